@@ -37,10 +37,14 @@ SMALLEST_ARENA_BYTES: Final = 4 * 1024 * 1024
 
 
 def _absolute(key: str, path: Path) -> Path:
+    """A path that means the same wherever the daemon is started; elsewhere it would find nothing, and begin anew."""
     try:
-        return path.expanduser().absolute()
+        path = path.expanduser()
     except RuntimeError:
         raise WrongSetting(key, "a path; its ~ stands for no user that has a home directory") from None
+    if not path.is_absolute():
+        raise WrongSetting(key, "an absolute path, or one that begins with ~")
+    return path
 
 
 def holds_an_arena(size: int) -> bool:
@@ -54,7 +58,7 @@ class DaemonSettings:
     workers: Annotated[int, Expected("0 (one per core) to 256", range(257).__contains__)] = 0
     """Worker processes; 0: one for each core that this process may use."""
     state: Path = Path("/var/lib/ingestd")
-    """Directory of positions and of embedded brokers' data."""
+    """Directory of positions and of embedded brokers' data: an absolute path, or one that begins with `~`."""
     http: Annotated[str, Expected('an address "HOST:PORT", or ""', lambda text: not text or is_address(text))] = (
         "127.0.0.1:9464"
     )
@@ -119,7 +123,8 @@ class ClusterSettings:
     """Whether `listen` may be an address that other machines reach. The broker has neither TLS nor accounts: whoever
     reaches it can read, write and delete everything in it. `ingestd broker` runs one that has both."""
     data: Path | None = None
-    """The embedded broker's data directory; by default `broker/NAME` in the daemon's state directory."""
+    """The embedded broker's data directory, absolute or beginning with `~`; by default `broker/NAME` in the daemon's
+    state directory."""
     partitions: Annotated[int, Expected("1 to 10000", range(1, 10_001).__contains__)] = 1
     """Partitions of a topic that the embedded broker creates on demand."""
     flush: Literal["always", "os"] = "always"

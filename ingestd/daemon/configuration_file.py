@@ -86,8 +86,9 @@ def _parse(path: Path) -> dict[str, Any]:
 
 
 def _in_our_words(problem: str) -> str:
-    """What `tomllib` says of what is there twice, as the writer of a configuration sees it."""
+    """What `tomllib` says of what is there twice, or not in quotes, as the writer of a configuration sees it."""
     problem = problem.replace("Cannot overwrite a value", "a key is there a second time")
+    problem = problem.replace("Invalid value", "this is no value; text stands in quotes")
     return _TWICE.sub(lambda found: f"[{'.'.join(_QUOTED.findall(found[1]))}] is there a second time", problem)
 
 

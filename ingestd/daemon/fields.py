@@ -117,7 +117,9 @@ Pattern = Annotated[str, Rule(_bad_pattern, "a regular expression")]
 """For names: Python's own `re` reads it."""
 RecordPattern = Annotated[str, Rule(_bad_record_pattern, "a regular expression of RE2")]
 """For what is looked for in each record, which anybody may have written: see `ingestd.patterns`."""
-Topic = Annotated[str, Expected("1 to 249 of letters, digits, '.', '_' and '-'", TOPIC_NAME.fullmatch)]
+Topic = Annotated[
+    str, Expected("1 to 249 of letters, digits, '.', '_' and '-', but not '.' or '..' alone", TOPIC_NAME.fullmatch)
+]
 Delivery = Annotated[
     str, Expected('"at-least-once" (exactly-once delivery is not built yet)', {"at-least-once"}.__contains__)
 ]

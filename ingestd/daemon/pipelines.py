@@ -50,6 +50,11 @@ def is_start(text: str) -> bool:
         return False
 
 
+def is_anchored(path: str) -> bool:
+    """Whether it is the same place wherever Spark is started: `/a`, `hdfs://host/a`, `s3a://bucket/a`."""
+    return re.match("([A-Za-z][A-Za-z0-9+.-]*:)?/", path) is not None
+
+
 def same_directory(path: str) -> str:
     """One text for all the ways in which Hadoop takes a directory's name: `/a`, `/a/`, `file:/a`, `file:///a`."""
     return os.path.normpath(re.sub("^file:/+", "/", path))
@@ -384,7 +389,7 @@ class PipelineSettings:
     that it has not. Each comes with its key, its headers and headers that begin with `ingestd.`: reason, pipeline,
     step, and topic, partition and offset if the row still says them. A run that is repeated sends them again. Without
     it, such a row ends the query."""
-    checkpoint: str | None = None
+    checkpoint: Annotated[str, Expected("an absolute path or a URI", is_anchored)] | None = None
     """A directory, for this pipeline alone, in which a stream keeps where it is. With it the pipeline is a stream. It
     goes on after a restart. Without it, a run takes what is there now, and ends. `ingestd.json` in it says which
     pipeline and sink it is of: a run refuses another one's."""

@@ -375,9 +375,8 @@ class Supervisor:
         elif len(self._shards):
             ends = [(shard.found.until or 0, shard.found.position) for shard in self._shards]
             size = sum(max(0, until - position) for until, position in ends)
-            self._failures.append(
-                f"stopped with {len(ends)} sources not at their end: at least {size} bytes of them are not delivered"
-            )
+            sources = "1 source" if len(ends) == 1 else f"{len(ends)} sources"
+            self._failures.append(f"stopped before the end of {sources}: at least {size} bytes are not delivered")
 
     async def _end(self) -> None:
         deadline = Deadline.after(END_TIMEOUT)

@@ -165,7 +165,9 @@ class Document:
             self.unclear = self.unclear.union(*doubtful)
 
     def _hint(self, key: Key, expected: str) -> str:
-        """The end of a message about a refused string: what was probably meant."""
+        """The end of a message about a refused value: what was probably meant."""
+        if len(key) == 2 and expected == _EXPECTED["dataclass_type"]:
+            return f"; write [{key[0]}.NAME] above the keys of one"
         value = self.look_up(key)
         if not isinstance(value, str):
             return ""

@@ -467,6 +467,22 @@ def test_a_wrong_key_of_a_route_is_refused_by_name(faults, line: str, fault: str
         ),
         (with_tail("[tails.b]\npaths=[['/a']]"), 'tails.b.paths[0] = ["/a"]: expected a string'),
         ("[daemon]\nstate='~no such user/x'", "expected a path; its ~ stands for no user that has a home directory"),
+        ("[daemon]\nstate='state'", 'daemon.state = "state": expected an absolute path, or one that begins with ~'),
+        ("[daemon]\nstate=''", 'daemon.state = "": expected an absolute path, or one that begins with ~'),
+        (
+            "[clusters.x]\nembedded=true\ndata='./data'",
+            'clusters.x.data = "./data": expected an absolute path, or one that begins with ~',
+        ),
+        (
+            with_pipeline("source={cluster='x', topics=['t']}\nsink={path='/p'}\ncheckpoint='checkpoint'"),
+            'pipelines.p.checkpoint = "checkpoint": expected an absolute path or a URI',
+        ),
+        (
+            with_tail("[tails.b]\npaths=['/b']\ncluster='local'\ntopic='..'"),
+            "tails.b.topic = \"..\": expected 1 to 249 of letters, digits, '.', '_' and '-', but not '.' or '..' alone",
+        ),
+        ("[tails]\npaths=['/a']", 'tails.paths = ["/a"]: expected a table; write [tails.NAME] above the keys of one'),
+        ("[clusters.c]\ntopic = j5", "is not TOML: this is no value; text stands in quotes (at line 2, column 9)"),
         ("pipelines.p = {source=2020-01-01, sink=1}", "pipelines.p.source = 2020-01-01: expected a table"),
         ("a = ", "is not TOML"),
         ("[a]\nb = 1\nb = 2\nc = 3", "is not TOML: a key is there a second time (at line 3, column 6)"),

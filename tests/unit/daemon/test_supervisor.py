@@ -326,7 +326,7 @@ async def test_a_run_with_an_end_gives_up_when_nothing_is_acknowledged_for_long(
     assert summary.failures == (
         "gave up: nothing was acknowledged for 0.01 s",
         "cluster c: nowhere:1: Connection refused",
-        "stopped with 1 sources not at their end: at least 7 bytes of them are not delivered",
+        "stopped before the end of 1 source: at least 7 bytes are not delivered",
     )
     assert not summary.complete
 
@@ -359,7 +359,7 @@ async def test_the_patience_of_a_run_with_an_end_begins_again_with_each_source_t
     summary = await ends(asyncio.create_task(made.run()))
     assert summary.failures == (
         "gave up: nothing was acknowledged for 1 s",
-        "stopped with 12 sources not at their end: at least 108 bytes of them are not delivered",
+        "stopped before the end of 12 sources: at least 108 bytes are not delivered",
     )
 
 
