@@ -140,8 +140,9 @@ class TailRoute:
     binary: Literal["refuse", "accept"] = "refuse"
     """Whether files with NUL bytes or of compressed formats are refused, and named, or taken as any other."""
     leave_after: Interval = 10.0
-    """Seconds without news after which a file that was deleted, or in whose place a new one came, counts as complete,
-    and a last line without newline as whole."""
+    """Seconds without news after which a file that was deleted, or in whose place a new one came, counts as complete.
+    Its last line is sent then, also without a newline. A run with `--once` does so for every file. A running daemon
+    does not for a file that stands where it was: it waits for the newline, however long that takes."""
     rescan_interval: Interval = 10.0
     """Seconds between two complete looks for new files; most are found at once, by watching their directories."""
     poll_interval: Interval = 5.0
