@@ -775,8 +775,8 @@ class TailFinder:
             if examined.verdict.sure and self._awaited.is_still(examined.place.file, time.monotonic()):
                 finder.apply(log, Alone(examined.place.file))
                 return
-            # What is lost with a copy is told of its original.
-            self._names.judge(examined.place.path, judged=examined.verdict.sure)
+            # What is lost with a copy is told of its original. One that is plain and not sure may be none.
+            self._names.judge(examined.place.path, judged=examined.verdict.sure or bool(examined.place.codec))
             examined, (finder, log) = replace(examined, asked=log.path), original
         finder.apply(log, examined)
         if isinstance(examined.verdict, Unreadable):  # it may be given to us without being modified
