@@ -70,6 +70,8 @@ class Intake:
         self.route = route
         self._taken: set[str] = set()
         """The sources that it found, by name. One that went to another host may come again."""
+        self._taken_before = 0
+        """How many it found that are over: none of them comes again."""
         self._finder = finder
         self._handover = handover
         self._news = news
@@ -84,7 +86,7 @@ class Intake:
     @property
     def taken(self) -> int:
         """How many sources it found."""
-        return len(self._taken)
+        return len(self._taken) + self._taken_before
 
     @property
     def not_taken(self) -> Sequence[NotTaken]:
@@ -162,6 +164,9 @@ class Intake:
     def forget(self, source: str) -> None:
         """See `Sources`."""
         self._known(source)
+        if source in self._taken:
+            self._taken.discard(source)
+            self._taken_before += 1
         self._handover.forget(self.route.name, source)
 
     def latest(self, source: str) -> Found | None:

@@ -25,6 +25,9 @@ DOUBT: Final = 2.0
 DOUBTS_MOST: Final = 4
 """So often within that time a file is examined that may be a copy of what is not told yet."""
 
+_DOUBTED_MOST: Final = 1024
+"""Of so many it is remembered how often they were examined. Most of the others are gone."""
+
 COMPRESSING: Final = 2.0
 """Seconds without a write after which a compressed file is complete."""
 
@@ -39,8 +42,8 @@ class Examinations:
         self._route = route
         self._originals = originals
         self._once = once
-        self._refused: dict[FileId, tuple[int, str]] = {}
-        """With the modification time (ns) at which it was refused, and why."""
+        self._refused: dict[FileId, tuple[int, str, str]] = {}
+        """With the modification time (ns) at which it was refused, why, and where it was seen last."""
         self._doubts: dict[FileId, int] = {}
 
     @staticmethod
@@ -76,6 +79,8 @@ class Examinations:
     def doubt(self, file: FileId, doubts: int) -> None:
         """It was examined so often, and nobody could tell yet whether it is a copy."""
         self._doubts[file] = doubts
+        if len(self._doubts) > _DOUBTED_MOST:
+            del self._doubts[next(iter(self._doubts))]
 
     def take_doubts(self, file: FileId) -> int:
         """How often it was examined in doubt; there is none any more."""
@@ -83,17 +88,21 @@ class Examinations:
 
     def refuse(self, place: Place, reason: str) -> None:
         """It is not to be read as long as it is not modified."""
-        self._refused[place.file] = place.modified, reason
+        self._refused[place.file] = place.modified, reason, place.path
 
     def why_refused(self, place: Place) -> str:
         """Why it was refused, as it is now; empty if it was not."""
-        modified, reason = self._refused.get(place.file, (-1, ""))
-        return reason if modified == place.modified else ""
+        modified, reason, path = self._refused.get(place.file, (-1, "", ""))
+        if modified != place.modified:
+            return ""
+        if path != place.path:
+            self._refused[place.file] = modified, reason, place.path
+        return reason
 
     def take_back(self, file: FileId) -> None:
         """It is not refused any more."""
         self._refused.pop(file, None)
 
-    def forget(self, known: Callable[[FileId], bool]) -> None:
-        """Refusals of files that are known by now are over."""
-        self._refused = {file: kept for file, kept in self._refused.items() if not known(file)}
+    def forget(self, known: Callable[[FileId], bool], stands: Callable[[str], bool]) -> None:
+        """Refusals are over of files that are known by now, and of those that do not stand where they were seen."""
+        self._refused = {file: kept for file, kept in self._refused.items() if stands(kept[-1]) and not known(file)}

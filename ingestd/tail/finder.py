@@ -106,6 +106,9 @@ _GRAIN: Final = 10_000_000
 _LOOKS_BEFORE_READING: Final = 5
 _ROUNDS: Final = 5
 
+_UNSEEN_MOST: Final = 256
+"""So many logs without a file are kept only because files of theirs may be there unseen."""
+
 _NAMED_MOST: Final = 5
 """So many files are named in a line of the log that is about all of them."""
 
@@ -356,6 +359,26 @@ class TailFinder:
         self._watch_what_was_away(self._ways.away())
         self._look_at_finished()
         await self._in_turns(list(self._logs.values()), self._look_at_log)
+        self._forget_logs()
+
+    def _forget_logs(self) -> None:
+        """Nothing is known of these any more, and nothing stands at their paths."""
+        over = [log for log in self._logs.values() if log.is_over]
+        if not over:
+            return
+        busy = {*self._vanished.logs, *self._due.logs.values(), *self._unwatched.values()}
+        busy.update(log for log, _ in self._due.examinations.values())
+        over = [log for log in over if log not in busy and not self._stands(log)]
+        unseen = [log for log in over if log.unseen]
+        for log in {*over}.difference(unseen[-_UNSEEN_MOST:]):
+            del self._logs[log.path]
+            self._kin.unname(log.path)
+
+    def _stands(self, log: Log) -> bool:
+        """Whether there is something at the path of a log, or was, and events may tell where it went."""
+        if log.path in self._ways.through or self._names.has(log.path):
+            return True
+        return log.here is not None and self._files.find(log.here) is not None  # of another log
 
     def _examine_what_repeats(self) -> None:
         """What repeated another file for long enough is read, unless that one was truncated since."""
@@ -395,7 +418,10 @@ class TailFinder:
         self._directories.listed(made, found)
         self._drop_watches(made.watched.watched.keys())
         self._names.forget(found.present, standing)
-        self._examinations.forget(lambda file: self._files.find(file) is not None)
+        self._examinations.forget(
+            lambda file: self._files.find(file) is not None,
+            lambda path: path in found.present or path in self._ways.paths,
+        )
         self._troubles.listed(found.troubles, found.present)
         if missed:
             self._miss()
@@ -909,6 +935,8 @@ class TailFinder:
         for path in through:
             self._kin.name(path, log)
             self._watch_beside(path)
+        if not through and log not in self._logs:
+            self._kin.unname(log)
         self._look(log, None)  # again, for what happened there before it was known whose that is
 
     def apply(self, log: Log, fact: Fact) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from typing import TYPE_CHECKING, Final
 
 if TYPE_CHECKING:
@@ -30,8 +29,8 @@ class Finished:
     def __init__(self) -> None:
         self._recent: dict[str, Log] = {}
         self._buried: dict[str, Log] = {}
-        self._of_log: Counter[Log] = Counter()
-        """How many of each log are buried."""
+        self._of_log: dict[Log, dict[str, None]] = {}
+        """Those that are buried, by log, the oldest first."""
 
     def finish(self, source: str, log: Log) -> None:
         """This one is recent now."""
@@ -44,15 +43,15 @@ class Finished:
         self._recent.pop(source, None)
         if source not in self._buried:
             self._buried[source] = log
-            self._of_log[log] += 1
-        if self._of_log[log] > _BURIED_OF_A_LOG_MOST:
-            yield self._dig_up(next(source for source, of in self._buried.items() if of is log))
+            self._of_log.setdefault(log, {})[source] = None
+        if len(self._of_log[log]) > _BURIED_OF_A_LOG_MOST:
+            yield self._dig_up(next(iter(self._of_log[log])))
         while len(self._buried) > _BURIED_MOST:
             yield self._dig_up(next(iter(self._buried)))
 
     def _dig_up(self, source: str) -> tuple[str, Log]:
         log = self._buried.pop(source)
-        self._of_log[log] -= 1
+        del self._of_log[log][source]
         if not self._of_log[log]:
             del self._of_log[log]
         return source, log

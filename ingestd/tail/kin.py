@@ -15,7 +15,7 @@ from ingestd.tail.rotation import families_of, family_of, is_rotated_from, names
 from ingestd.tail.searching import Search
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Mapping
+    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
     from collections.abc import Set as AbstractSet
 
     from ingestd.daemon.source import Found
@@ -32,6 +32,10 @@ _ALIKE_MOST: Final = 64
 
 _STRANGERS_MOST: Final = 8
 """Of a family with more logs than this, a file is compared only with logs and files whose names it may have had."""
+
+
+_NAMES_MOST: Final = 64
+"""So many names are remembered of a log: those that it was known by last, and its own."""
 
 
 class Kin:
@@ -58,13 +62,34 @@ class Kin:
         """Paths of logs by the families of the names that they, and what they lead to, are written under.
 
         By the family alone; by directory and family; and by the directory's own name and family."""
+        self._names: dict[str, dict[str, None]] = {}
+        """By log: these names, the last one last."""
 
     def name(self, path: str, log: str) -> None:
         """Files called like this path may hold copies of this log."""
-        directory, name = os.path.split(path)
-        for family in families_of(name):
-            for key in (family, f"{directory}/{family}", f"{os.path.basename(directory)}/{family}"):
-                self._named.setdefault(key, set()).add(log)
+        names = self._names.setdefault(log, {})
+        names.pop(path, None)
+        names[path] = None
+        for key in _keys(path):
+            self._named.setdefault(key, set()).add(log)
+        if len(names) > _NAMES_MOST:
+            self._drop_name(next(name for name in names if name != log), log)
+
+    def unname(self, log: str) -> None:
+        """No file may hold a copy of this log any more. Safe for a log that has no name."""
+        for path in [*self._names.get(log, ())]:
+            self._drop_name(path, log)
+
+    def _drop_name(self, path: str, log: str) -> None:
+        names = self._names[log]
+        del names[path]
+        kept = {key for name in names for key in _keys(name)}
+        for key in _keys(path) - kept:
+            self._named[key].discard(log)
+            if not self._named[key]:
+                del self._named[key]
+        if not names:
+            del self._names[log]
 
     def alike(self, path: str) -> AbstractSet[str]:
         """Logs that a file at this path may hold a copy of.
@@ -76,7 +101,10 @@ class Kin:
             logs: AbstractSet[str] = self._named.get(family, set())
             if len(logs) > _ALIKE_MOST:
                 near = (*_from(directory), os.path.basename(directory))
-                logs = frozenset().union(*(self._named.get(f"{each}/{family}", ()) for each in near))
+                found: list[AbstractSet[str]] = [self._named.get(f"{each}/{family}", frozenset()) for each in near]
+                if any(len(each) > _ALIKE_MOST for each in found):
+                    continue  # without a look at all of them
+                logs = frozenset().union(*found)
             if 0 < len(logs) <= _ALIKE_MOST:
                 return logs
         return frozenset()
@@ -106,25 +134,32 @@ class Kin:
             return ()
         names = frozenset().union(*map(names_of, paths))
         called_so = {log.path for log in logs if self._is_called(log, names)}
+        ends = tuple(f"/{name}" for name in names)
 
-        def is_called(log: Log, generation: Generation) -> bool:
-            return log.path in called_so or os.path.basename(generation.known.path) in names
+        def so_called(log: Log, generations: Sequence[Generation]) -> Sequence[Generation]:
+            if len(logs) <= _STRANGERS_MOST or log.path in called_so:
+                return generations
+            return [each for each in generations if each.known.path.endswith(ends)]
 
         # Several logs may have one generation. What its own log is called decides then, so that comes last.
-        linked = [(log, each) for log in logs for each in self._linked(log)]
-        own = [(log, each) for log in logs for each in log.generations]
-        pairs = linked + own
-        if len(logs) > _STRANGERS_MOST:
-            pairs = [pair for pair in pairs if is_called(*pair)]
+        pairs = [(log, each) for log in logs for each in so_called(log, self._linked(log))]
+        pairs += [(log, each) for log in logs for each in so_called(log, log.generations)]
         found = {each.source: (log, each) for log, each in pairs if _may_be_copied(each, log, place.file)}
+        of = {log for log, _ in found.values()}
+        rotated = {log for log in of if any(is_rotated_from(log.path, path) for path in paths)}
+
+        def is_beside(*named: str) -> bool:
+            beside = tuple({f"{os.path.dirname(path)}/" for path in named})
+            return any(path.startswith(beside) for path in paths)
+
+        # Many directories have an app.log: only what is beside it, or below it, is called after it.
+        near = {log for log in of if is_beside(log.path, *self._through.get(log.path, ()))}
 
         def is_akin(log: Log, generation: Generation) -> bool:
-            if any(is_rotated_from(log.path, path) for path in paths):
+            if log in rotated:
                 return True
-            # Many directories have an app.log: only what is beside it, or below it, is called after it.
-            named = (log.path, *self._through.get(log.path, ()), generation.known.path)
-            beside = tuple({f"{os.path.dirname(path)}/" for path in named})
-            return is_called(log, generation) and any(path.startswith(beside) for path in paths)
+            is_called = log.path in called_so or generation.known.path.endswith(ends)
+            return is_called and (log in near or is_beside(generation.known.path))
 
         return tuple(self._original(each, akin=is_akin(log, each)) for log, each in found.values())
 
@@ -244,6 +279,13 @@ class Families:
         while log in self._joined:
             log = self._joined[log]
         return log
+
+
+def _keys(path: str) -> set[str]:
+    """What is in common with this path: families, alone and by directory."""
+    directory, name = os.path.split(path)
+    beside = (directory, os.path.basename(directory))
+    return {key for family in families_of(name) for key in (family, *(f"{each}/{family}" for each in beside))}
 
 
 def _from(directory: str) -> Iterator[str]:

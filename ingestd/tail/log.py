@@ -212,6 +212,16 @@ class Log:
         """Whether something is missing, or waits."""
         return bool(self._waiting) or bool(self._copies) or self._unsettled
 
+    @property
+    def is_over(self) -> bool:
+        """Whether nothing is known of it, and nothing waits. A file that appears at its path begins a new log."""
+        return not (self.generations or self._waiting or self._copies or self.asked)
+
+    @property
+    def unseen(self) -> bool:
+        """Whether files of it may be there that nobody saw. They are searched for once a file appears at its path."""
+        return bool(self.new_since or self.unseen_since)
+
     # What is seen.
 
     def _seen(self, place: Place, *, here: bool) -> Iterator[Command]:

@@ -97,6 +97,10 @@ class Names:
         name = self._names.get(path)
         return name is not None and self._unseen(name)
 
+    def has(self, path: str) -> bool:
+        """Whether something stands at a path, as far as events tell."""
+        return path in self._names or path in self._doubtful
+
     def paths_of(self, files: Collection[FileId]) -> dict[FileId, list[str]]:
         """The paths at which these files were seen last. It looks through all names: ask for many files at once."""
         found: dict[FileId, list[str]] = {file: [] for file in files}

@@ -51,6 +51,11 @@ class VanishedFiles:
     def __bool__(self) -> bool:
         return bool(self._missing)
 
+    @property
+    def logs(self) -> set[Log]:
+        """The logs that may find them."""
+        return {*self._unsought, *self._spare, *(log for each in self._missing for log in each.logs)}
+
     def note(self, vanished: Vanished, logs: Sequence[Log], until: float) -> None:
         """A file vanished. `logs`: those that search for it. `until`: how long it is waited for; a steady clock."""
         self._unsought.update(log for log in logs if log.restless)

@@ -33,10 +33,16 @@ class Ways:
             self._leads[path].discard(log)
             if not self._leads[path]:
                 del self._leads[path]
+                self._lead_no_more(os.path.dirname(path))
         if through:
             self._through[log] = through
         for path in through:
             self._leads.setdefault(path, set()).add(log)
+
+    def _lead_no_more(self, directory: str) -> None:
+        """A link is gone, or leads elsewhere. The directory is of no interest unless something else leads into it."""
+        if directory in self._away and directory not in self.directories:
+            del self._away[directory]
 
     def logs(self, path: str) -> AbstractSet[str]:
         """The logs that are followed through a path."""
@@ -66,7 +72,8 @@ class Ways:
 
     def note_away(self, directories: Mapping[str, str]) -> None:
         """These are not there; with the nearest one above each that is."""
-        self._away |= directories
+        leads = self.directories if directories else frozenset()
+        self._away |= {each: above for each, above in directories.items() if each in leads}
 
     def away(self, under: str = "") -> list[str]:
         """Those that were not there, at this path or below it."""

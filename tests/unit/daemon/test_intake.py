@@ -222,6 +222,18 @@ def test_what_else_a_finder_says_and_asks_goes_to_the_handover():
     assert made.latest("a") == Found("a", 5, {"of": "r"})
 
 
+def test_what_is_over_counts_as_found_and_its_name_is_not_kept():
+    made, *_ = make()
+    for name in "ab":
+        made.appeared(Found(name, 0, {}))
+        made.appeared(Found(name, 0, {}))
+    made.forget("a")
+    made.forget("a")
+    made.forget("never read")
+    assert made.taken == 2
+    assert made._taken == {"b"}
+
+
 async def test_rows_that_nobody_named_are_noted_as_missing_bit_by_bit(monkeypatch):
     monkeypatch.setattr(intake_module, "FORGOTTEN_AT_ONCE", 2)
     monkeypatch.setattr(intake_module, "FORGETTING_PAUSE", 0)

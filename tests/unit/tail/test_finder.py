@@ -19,6 +19,7 @@ import pytest
 from ingestd.daemon.source import StoredPosition, Surroundings, WrongDetail
 from ingestd.tail import directories as directories_module
 from ingestd.tail import finder as finder_module
+from ingestd.tail import finished as finished_module
 from ingestd.tail import watches as watches_module
 from ingestd.tail.examinations import DOUBT
 from ingestd.tail.looks import Looks
@@ -992,6 +993,52 @@ async def test_a_start_looks_once_at_what_was_rotated_while_its_successor_was_kn
     follower.unopened = []
     assert len(await follower.scan()) == 100
     assert set(looks.looked.values()) == {1}
+
+
+async def test_nothing_is_kept_of_files_that_came_were_read_and_went(
+    follow: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # Pods come and go, and each has a name of its own: memory grew with all names that were ever seen.
+    monkeypatch.setattr(finished_module, "_BURIED_MOST", 10)
+    monkeypatch.setattr(finder_module, "_UNSEEN_MOST", 10)
+    logs, pods = tmp_path / "logs", tmp_path / "pods"
+    logs.mkdir()
+    follower = follow("logs/*.log", rescan_interval=0.1)
+    finder = follower.finder
+    await follower.begin()
+    for begin in range(0, 1000, 100):
+        for number in range(begin, begin + 100):
+            (pods / f"{number}").mkdir(parents=True)
+            append(pods / f"{number}" / "0.log", f"linked {number}")
+            (logs / f"linked-{number}.log").symlink_to(pods / f"{number}" / "0.log")
+            (logs / f"nowhere-{number}.log").symlink_to(tmp_path / "nothing" / f"{number}" / "0.log")
+            append(logs / f"pod-{number}.log", f"pod {number}")
+            (logs / f"binary-{number}.log").write_bytes(b"\x7fELF\0\0%d\n" % number)
+            (logs / f"empty-{number}.log").touch()
+        await follower.until(lambda most=2 * begin + 200: len(follower.texts) == most)
+        await follower.until(lambda most=begin + 100: len(follower.told) >= 2 * most)
+        for path in logs.iterdir():
+            path.unlink()
+        shutil.rmtree(pods)
+        await follower.until(lambda: not follower.sources)
+
+    def sizes() -> dict[str, int]:
+        parts = {"finder": finder, "due": finder._due, "files": finder.files}
+        parts |= {
+            name.lstrip("_"): part for name, part in vars(finder).items() if "ingestd.tail" in type(part).__module__
+        }
+        kept = {}
+        for owner, part in parts.items():
+            names = vars(part) if hasattr(part, "__dict__") else part.__slots__
+            tables = {f"{owner}.{name}": getattr(part, name) for name in names}
+            kept |= {name: len(table) for name, table in tables.items() if isinstance(table, dict | set | list)}
+        return kept
+
+    # Of ten files that were buried last, and may come back compressed; of ten that may have been rotated unseen.
+    await follower.until(lambda: max(sizes().values()) <= 150)
+    assert {"finder._logs", "kin._named", "kin._names", "names._names", "examinations._refused"} <= sizes().keys()
+    assert len(finder._logs) <= 20
+    assert not [loss for loss in follower.losses if "nowhere" not in loss.thing]
 
 
 # A file system that does not answer

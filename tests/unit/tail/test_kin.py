@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
+from ingestd.tail import kin as kin_module
 from ingestd.tail.facts import Copy, Examined, Plain, Read, Repeated
 from ingestd.tail.file_id import FileId
 from ingestd.tail.files import Files
@@ -9,6 +12,9 @@ from ingestd.tail.globs import Globs
 from ingestd.tail.kin import Families, Kin
 from ingestd.tail.known import Sample, Witness
 from ingestd.tail.log import Log, Place
+
+if TYPE_CHECKING:
+    import pytest
 
 PATH = "/d/app.log"
 ROTATED = f"{PATH}.1"
@@ -135,3 +141,36 @@ def test_a_search_may_take_what_seems_to_be_the_copy_of_what_is_sought() -> None
     assert search.taken(making.file)
     log.step(Examined(making, Copy(generation.source, 0, sure=False), ROTATED))
     assert not search.taken(making.file)
+
+
+def test_a_log_that_is_forgotten_is_the_original_of_nothing() -> None:
+    kin = kin_of(Log(PATH), Log("/d/app-5.log"))
+    kin.name("/e/other-7.log", PATH)
+    assert kin.alike("/e/other-8.log") == {PATH}
+    kin.unname(PATH)
+    kin.unname(PATH)
+    assert kin.alike("/e/other-8.log") == set()
+    assert kin.alike(ROTATED) == {"/d/app-5.log"}
+    kin.unname("/d/app-5.log")
+    assert not kin._named
+    assert not kin._names
+
+
+def test_of_the_names_of_a_log_the_last_are_remembered_and_its_own() -> None:
+    kin = kin_of(Log(PATH))
+    for number in range(1000):
+        kin.name(f"/e/{number}/other{number}x.log", PATH)
+    assert kin.alike("/d/app.log.1") == kin.alike("/f/other999x.log.1") == {PATH}
+    assert not kin.alike("/f/other1x.log.1")
+    assert len(kin._named) < 1000
+
+
+def test_what_names_say_is_asked_once_for_a_log_however_many_generations_it_has(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    log, asked = Log(PATH), []
+    for inode in range(100, 300):
+        begin(log, Place(f"{PATH}.{inode}", file(inode), 4, 100))
+    monkeypatch.setattr(kin_module, "is_rotated_from", lambda *paths: asked.append(paths))
+    assert len(kin_of(log).originals(Place(PATH, file(7), 4, 100))) == 200
+    assert len(asked) == 1
