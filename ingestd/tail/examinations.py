@@ -13,6 +13,7 @@ if TYPE_CHECKING:
 
     from ingestd.tail.facts import Generation, Place
     from ingestd.tail.file_id import FileId
+    from ingestd.tail.heads import Heads
     from ingestd.tail.log import Log
     from ingestd.tail.looks import Original
     from ingestd.tail.route import TailRoute
@@ -36,7 +37,11 @@ class Examinations:
     """What is remembered from one examination to the next."""
 
     def __init__(
-        self, route: TailRoute, originals: Callable[[Place, Collection[str]], tuple[Original, ...]], *, once: bool
+        self,
+        route: TailRoute,
+        originals: Callable[[Place, Collection[str], Callable[[str], bool]], tuple[Original, ...]],
+        *,
+        once: bool,
     ) -> None:
         """`originals`: what a file is compared with; see `Files.originals`."""
         self._route = route
@@ -59,7 +64,9 @@ class Examinations:
 
         return sorted(wanted, key=age)
 
-    def of(self, place: Place, known: Generation | None, called: Collection[str], *, first: bool) -> Examination:
+    def of(
+        self, place: Place, known: Generation | None, called: Collection[str], heads: Heads, *, first: bool
+    ) -> Examination:
         """How to examine a file.
 
         `known`: its generation, if it has one. `called`: other names of it. `first`: it was there before the tail.
@@ -73,8 +80,9 @@ class Examinations:
         repeats = known is not None and known.copy_of not in {None, NOTHING}
         repeated = known.known.witness if known is not None and repeats else None
         binary = route.binary == "accept"
-        originals = self._originals(place, called)
-        return Examination(place, originals, at_end, binary, patient, making, repeated, tuple(called))
+        head = heads.seen.pop(place.file, b"")  # if it changed, it is compared with all the next time
+        originals = self._originals(place, called, heads.apart_from(head))
+        return Examination(place, originals, at_end, binary, patient, making, repeated, tuple(called), head)
 
     def doubt(self, file: FileId, doubts: int) -> None:
         """It was examined so often, and nobody could tell yet whether it is a copy."""

@@ -12,7 +12,7 @@ from ingestd.retry import Deadline
 from ingestd.tail.facts import Phase
 
 if TYPE_CHECKING:
-    from collections.abc import Collection
+    from collections.abc import Callable, Collection
 
     from ingestd.tail.facts import Generation, Place
     from ingestd.tail.file_id import FileId
@@ -80,14 +80,18 @@ class Files:
         logs = ((finder, finder.log_of(source)) for finder in self._finders)
         return next(((finder, log) for finder, log in logs if log is not None), None)
 
-    def originals(self, finder: TailFinder, place: Place, called: Collection[str]) -> tuple[Original, ...]:
+    def originals(
+        self, finder: TailFinder, place: Place, called: Collection[str], apart: Callable[[str], bool]
+    ) -> tuple[Original, ...]:
         """What a file that a tail met is compared with: generations of that tail's logs.
 
         And of other tails' logs beside it, or above it, of which it is called like a rotation. What is compressed is
-        compared with all that are called alike: its content says what it is, and nothing waits for that.
+        compared with all that are called alike: its content says what it is, and nothing waits for that. `apart`: says
+        of which sources it is no copy.
         """
-        others = (each for other in self._finders if other is not finder for each in other.originals(place, called))
-        return (*finder.originals(place, called), *(each for each in others if each.akin or place.codec))
+        finders = (other for other in self._finders if other is not finder)
+        others = (each for other in finders for each in other.originals(place, called, apart))
+        return (*finder.originals(place, called, apart), *(each for each in others if each.akin or place.codec))
 
     def note(self, finder: TailFinder, log: Log, generation: Generation) -> None:
         """A tail knows a generation. Safe for one that is noted."""

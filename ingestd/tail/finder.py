@@ -46,6 +46,7 @@ from ingestd.tail.facts import (
     Missed,
     Occupied,
     Phase,
+    Plain,
     Read,
     Refuse,
     Repeat,
@@ -60,7 +61,7 @@ from ingestd.tail.finished import Finished
 from ingestd.tail.kin import Families, Kin
 from ingestd.tail.known import Known, birth_of, printable
 from ingestd.tail.log import Log
-from ingestd.tail.looks import Examination, Looks, Unreadable
+from ingestd.tail.looks import Changed, Examination, Looks, Unreadable
 from ingestd.tail.names import Names
 from ingestd.tail.rotation import CODECS, codec_of, is_rotated_from, rotated_from
 from ingestd.tail.thread import LookThread
@@ -71,12 +72,13 @@ from ingestd.tail.watches import SETTLE, SETTLE_IN_STREAMS, Watches
 from ingestd.tail.ways import Ways
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Hashable, Iterable, Sequence
+    from collections.abc import Callable, Collection, Hashable, Iterable, Mapping, Sequence
     from collections.abc import Set as AbstractSet
 
     from ingestd.daemon.source import End, Finder, Sources
     from ingestd.tail.facts import Command, Fact, Generation, Place, Sought
     from ingestd.tail.file_id import FileId
+    from ingestd.tail.heads import Heads
     from ingestd.tail.looks import Original, Sighting
     from ingestd.tail.names import Changes
     from ingestd.tail.route import TailRoute
@@ -208,9 +210,9 @@ class TailFinder:
         """The log that a source is a generation of, if it is one of this tail's."""
         return self._log_of.get(source)
 
-    def originals(self, place: Place, called: Collection[str]) -> tuple[Original, ...]:
+    def originals(self, place: Place, called: Collection[str], apart: Callable[[str], bool]) -> tuple[Original, ...]:
         """See `Files.originals`."""
-        return self._kin.originals(place, called)
+        return self._kin.originals(place, called, apart)
 
     def _restore(self, position: StoredPosition) -> None:
         try:
@@ -752,16 +754,29 @@ class TailFinder:
         alike: dict[str, list[tuple[Log, Place]]] = {}
         for elder, each in elders:
             alike.setdefault(families.of(elder), []).append(each)
+        several = [each for each in alike.values() if len(each) > 1 or each[0][0].generations]
+        heads = await self._ask(partial(self._looks.heads, [place for each in several for _, place in each]))
         for batch in zip_longest(*alike.values()):
-            logs = [each[0] for each in batch if each]
+            await self._examine_batch([each for each in batch if each], called, heads)
+        heads.clear()
+
+    async def _examine_batch(
+        self, batch: list[tuple[Log, Place]], called: Mapping[FileId, list[str]], heads: Heads
+    ) -> None:
+        while batch:
             wanted: list[Examination] = []
 
             def want(each: tuple[Log, Place], to: list[Examination] = wanted) -> None:
-                to.append(self._examination(each[1], called.get(each[1].file, ())))
+                to.append(self._examination(each[1], called.get(each[1].file, ()), heads))
 
-            await self._in_turns(filter(None, batch), want)
+            await self._in_turns(batch, want)
             verdicts = await self._ask(partial(self._looks.examine, wanted))
-            await self._in_turns(zip(logs, wanted, verdicts, strict=True), self._judged)
+            outcome = [*zip(batch, wanted, verdicts, strict=True)]
+            batch = [each for each, _, examined in outcome if _has_changed(examined)]
+            await self._in_turns(
+                ((log, asked, examined) for (log, _), asked, examined in outcome if not _has_changed(examined)),
+                partial(self._judged, heads),
+            )
 
     async def _names_of(self, files: list[FileId]) -> dict[FileId, list[str]]:
         """All names of files that have several: one may tell that a file is a copy of a log, and another does not."""
@@ -770,7 +785,7 @@ class TailFinder:
         listed = await self._ask(partial(self._looks.names_of, files, self._kin.directories()))
         return {file: [*seen, *listed.get(file, ())] for file, seen in self._names.paths_of(files).items()}
 
-    def _judged(self, judged: tuple[Log, Examination, Examined | None]) -> None:
+    def _judged(self, heads: Heads, judged: tuple[Log, Examination, Examined | None]) -> None:
         log, wanted, examined = judged
         finder = self
         doubts = self._examinations.take_doubts(wanted.place.file)
@@ -805,6 +820,7 @@ class TailFinder:
             self._names.judge(examined.place.path, judged=examined.verdict.sure or bool(examined.place.codec))
             examined, (finder, log) = replace(examined, asked=log.path), original
         finder.apply(log, examined)
+        _note_head(log, examined, heads)
         if isinstance(examined.verdict, Unreadable):  # it may be given to us without being modified
             self._examinations.take_back(wanted.place.file)
 
@@ -819,10 +835,10 @@ class TailFinder:
         """A file was found where nobody saw it go."""
         self._vanish(self._names.looked(place.path, log.path, place.file))
 
-    def _examination(self, place: Place, called: Collection[str]) -> Examination:
+    def _examination(self, place: Place, called: Collection[str], heads: Heads) -> Examination:
         owned = self._files.find(place.file)
         known = None if owned is None else owned.generation
-        examination = self._examinations.of(place, known, called, first=self._first_run and self._first_pass)
+        examination = self._examinations.of(place, known, called, heads, first=self._first_run and self._first_pass)
         if examination.in_the_making and place.codec:
             self._call_later(COMPRESSING, self._look, place.path, None)
         return examination
@@ -1091,3 +1107,16 @@ class TailFinder:
         log, path = self._awaited.expect(file)
         self._look(path, log.path)
         return path
+
+
+def _has_changed(examined: Examined | None) -> bool:
+    return examined is not None and isinstance(examined.verdict, Changed)
+
+
+def _note_head(log: Log, examined: Examined, heads: Heads) -> None:
+    """If that began a generation, files that are examined next are compared with it where they begin alike."""
+    head = heads.examined.pop(examined.place.file, b"")
+    begun = log.of(examined.place.file) if head else None
+    as_examined = isinstance(examined.verdict, Plain) and examined.verdict.witness
+    if begun is not None and begun.known.witness is as_examined:
+        heads.note(begun.source, head)

@@ -20,6 +20,7 @@ from ingestd.tail.facts import (
     Sought,
 )
 from ingestd.tail.file_id import identify
+from ingestd.tail.heads import Heads
 from ingestd.tail.known import FIRST_BYTES, Witness, witness_before
 from ingestd.tail.listings import inodes_in, is_unchanged, settled_stamp, stamp_of
 from ingestd.tail.rotation import codec_of
@@ -37,7 +38,7 @@ if TYPE_CHECKING:
     from ingestd.tail.searching import Search
     from ingestd.tail.text import Text
 
-__all__ = ["Examination", "Looks", "Original", "Sighting", "Unreadable", "Walk"]
+__all__ = ["Changed", "Examination", "Looks", "Original", "Sighting", "Unreadable", "Walk"]
 
 COMPARED_BYTES: Final = 4096
 """So many of the last bytes of a copy are compared with its original, and its first ones."""
@@ -103,7 +104,8 @@ class Examination:
     """A file to examine. `at_end`: what is in it now is not read. `binary`: whatever is in it is taken.
 
     `patient`: it may be examined again in a moment. `in_the_making`: something may be compressed to it just now.
-    `repeated`: what it had when it repeated another file. `called`: other paths that it has.
+    `repeated`: what it had when it repeated another file. `called`: other paths that it has. `head`: how it began when
+    `originals` were chosen, if some were left out that begin in another way.
     """
 
     place: Place
@@ -114,6 +116,11 @@ class Examination:
     in_the_making: bool = False
     repeated: Witness | None = None
     called: tuple[str, ...] = ()
+    head: bytes = b""
+
+
+class Changed(Doubtful):
+    """It does not begin as it did when its originals were chosen."""
 
 
 class Unreadable(Refused):
@@ -130,6 +137,8 @@ class Looks:
         """Of each tail, what is where rotated files are moved to, as the last searches found it."""
         self._searched = False
         """Whether there was a search since the last `rest`."""
+        self._heads = Heads()
+        """Of the round of examinations under way."""
 
     def look(self, path: str) -> Sighting:
         """Look at what stands at a path now, through links, without opening it for reading."""
@@ -176,6 +185,16 @@ class Looks:
 
     # What a file is.
 
+    def heads(self, places: Iterable[Place]) -> Heads:
+        """Begin a round of examinations: how the files begin that can be read. The round adds what it sees."""
+        self._heads = Heads()
+        for place in places:
+            self.steps += 1
+            with suppress(OSError), open_text(place.path, place.codec) as text:
+                if text.status().st_ino == place.file.inode:
+                    self._heads.see(place.file, text.read(0, HEAD_BYTES))
+        return self._heads
+
     def examine(self, wanted: Sequence[Examination]) -> list[Examined | None]:
         """Say what files are, and where. None: it is not in its directory any more; these are listed once for all."""
         found = [self._examine_at(each, [each.place.path]) for each in wanted]
@@ -212,10 +231,7 @@ class Looks:
 
     def _examine(self, wanted: Examination, text: Text, size: int) -> Verdict:
         if wanted.place.codec:
-            made_of = wanted.place.path.removesuffix(f".{wanted.place.codec}")
-            if os.path.lexists(made_of) or (wanted.in_the_making and not _is_whole(text, size)):
-                return Empty()  # what it is made of goes when it is done
-            return _compressed_of(text, wanted.originals) or Plain(0)
+            return _examine_compressed(wanted, text, size)
         head = text.read(0, HEAD_BYTES) if size else b""
         wrong = None if wanted.binary else not_text(head)
         if wrong is not None:
@@ -224,13 +240,19 @@ class Looks:
         begin = text_start(text.descriptor, head)
         if begin >= size:
             return Empty()
-        copy = _copied_from(wanted, text, size, head)
-        if copy is not None:
-            return copy
+        if not head.startswith(wanted.head):
+            return Changed()
+        return _copied_from(wanted, text, size, head, self._heads) or self._text_of(wanted, text, size, head, begin)
+
+    def _text_of(self, wanted: Examination, text: Text, size: int, head: bytes, begin: int) -> Plain | Empty:
         start = max(begin, last_line_start(text.descriptor, size)) if wanted.at_end else begin
         goes_on = wanted.repeated is not None and wanted.repeated.fits(text)
         witness = witness_before(text, size)
-        return Empty() if witness is None else Plain(start, witness, goes_on)  # None: it was truncated just now
+        if witness is None:
+            return Empty()  # it was truncated just now
+        if _begins_so(text, head):
+            self._heads.examined[wanted.place.file] = head
+        return Plain(start, witness, goes_on)
 
     def names_of(self, files: Iterable[FileId], directories: Iterable[str]) -> dict[FileId, list[str]]:
         """The names that these files have in these directories. Hints: another file may have the inode number."""
@@ -305,17 +327,17 @@ def _place(path: str, file: FileId, status: os.stat_result, codec: str = "") -> 
     return Place(path, file, status.st_size, status.st_mtime_ns, status.st_nlink, codec)
 
 
-def _copied_from(wanted: Examination, text: Text, size: int, head: bytes) -> Copy | Doubtful | None:
+def _copied_from(wanted: Examination, text: Text, size: int, head: bytes, heads: Heads) -> Copy | Doubtful | None:
     doubtful = None
     for original in wanted.originals:
-        verdict = _compare(text, size, head, original)
+        verdict = _compare(text, size, head, original, heads)
         if isinstance(verdict, Copy):
             return verdict
         doubtful = doubtful or verdict
     return doubtful if wanted.patient else None
 
 
-def _compare(text: Text, size: int, head: bytes, original: Original) -> Copy | Doubtful | None:
+def _compare(text: Text, size: int, head: bytes, original: Original, heads: Heads) -> Copy | Doubtful | None:
     """Whether a file has the content of a known one, or had it before that one was truncated."""
     witness = original.witness
     holds = witness is not None and witness.fits(text)
@@ -324,7 +346,7 @@ def _compare(text: Text, size: int, head: bytes, original: Original) -> Copy | D
     may_hold = holds or (original.reading and original.akin)
     with suppress(OSError), open_text(original.path, "") as other:  # renamed, or gone: its content says what it is
         if identify(other.descriptor).same(original.file):
-            least = original.position
+            beginning, least = other.read(0, HEAD_BYTES), original.position
             for _ in range(2):  # the second time to see that it was not truncated within the first
                 now = other.size
                 if now < least or not (witness is None or witness.fits(other)):
@@ -333,10 +355,26 @@ def _compare(text: Text, size: int, head: bytes, original: Original) -> Copy | D
                 if same is not None:
                     return same
                 least = now
+            heads.note(original.source, beginning)
             # Both have all that is known, the same header perhaps: it was written to since, or truncated before that.
             later = other.status().st_mtime_ns >= text.status().st_mtime_ns
             return Doubtful() if holds and later and original.reading and original.akin else None
     return Copy(original.source, 0, sure=False) if holds else None
+
+
+def _examine_compressed(wanted: Examination, text: Text, size: int) -> Verdict:
+    made_of = wanted.place.path.removesuffix(f".{wanted.place.codec}")
+    if os.path.lexists(made_of) or (wanted.in_the_making and not _is_whole(text, size)):
+        return Empty()  # what it is made of goes when it is done
+    if not _begins_so(text, wanted.head):
+        return Changed()
+    return _compressed_of(text, wanted.originals) or Plain(0)
+
+
+def _begins_so(text: Text, head: bytes) -> bool:
+    with suppress(OSError):
+        return text.read(0, len(head)) == head
+    return False
 
 
 def _is_whole(text: Text, size: int) -> bool:

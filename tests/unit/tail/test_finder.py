@@ -20,14 +20,17 @@ from ingestd.daemon.source import StoredPosition, Surroundings, WrongDetail
 from ingestd.tail import directories as directories_module
 from ingestd.tail import finder as finder_module
 from ingestd.tail import finished as finished_module
+from ingestd.tail import looks as looks_module
 from ingestd.tail import watches as watches_module
 from ingestd.tail.examinations import DOUBT
 from ingestd.tail.looks import Looks
 from ingestd.tail.watch import DIRECTORY_EVENTS, OVERFLOW, Event, EventStream, WatchLimit
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Sequence
 
+    from ingestd.tail.facts import Place
+    from ingestd.tail.heads import Heads
     from ingestd.tail.looks import Examination, Sighting
 
 
@@ -1039,6 +1042,76 @@ async def test_nothing_is_kept_of_files_that_came_were_read_and_went(
     assert {"finder._logs", "kin._named", "kin._names", "names._names", "examinations._refused"} <= sizes().keys()
     assert len(finder._logs) <= 20
     assert not [loss for loss in follower.losses if "nowhere" not in loss.thing]
+
+
+class CountingTexts(CountingLooks):
+    """Counts how often each file is opened as well, to be read or compared."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        super().__init__()
+        self.opened: Counter[str] = Counter()
+        real = looks_module.open_text
+
+        def counted(path: str, codec: str = "") -> Any:
+            self.opened[path] += 1
+            return real(path, codec)
+
+        monkeypatch.setattr(looks_module, "open_text", counted)
+
+
+async def test_a_start_compares_what_was_rotated_with_what_begins_as_it_does(
+    follow: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # Each was compared with each. With a thousand rotations while the daemon was down, a start took half a minute.
+    log = tmp_path / "app.log"
+    append(log, "0 first")
+    looks = CountingTexts(monkeypatch)
+    follower = follow(looks=looks)
+    await follower.settle()
+    for first, last in ((1, 200), (201, 220)):
+        follower.stop()
+        for number in range(first, last + 1):
+            log.rename(tmp_path / f"app.log-{number + 20_260_000}")
+            append(log, f"{number} first", f"{number} second")
+        shutil.copyfile(log, tmp_path / f"app.log-{last + 20_260_001}")
+        os.truncate(log, 0)
+        append(log, "0 last")
+        looks.opened.clear()
+        looks.compared.clear()
+        follower.start()
+        await follower.settle()
+        assert looks.compared.total() < 3 * last, "generations that were known before, once; and nearly nothing else"
+        assert looks.opened.total() < 9 * last
+    lines = [b"%d %s" % (number, word) for number in range(1, 221) for word in (b"first", b"second")]
+    assert sorted(follower.texts) == sorted([b"0 first", *lines, b"0 last", b"0 last"])
+
+
+class LateWriter(Looks):
+    """Between the look at how files begin and their examination, one gets another content."""
+
+    def __init__(self, path: Path, content: bytes) -> None:
+        super().__init__()
+        self.path, self.content = path, content
+
+    def heads(self, places: Iterable[Place]) -> Heads:
+        heads = super().heads(places)
+        if heads.seen:
+            self.path.write_bytes(self.content)
+        return heads
+
+
+async def test_a_file_that_begins_in_another_way_by_now_is_compared_with_all(follow: Any, tmp_path: Path) -> None:
+    log, other, copy = (tmp_path / name for name in ("app.log", "app.log.2", "app.log.1"))
+    append(log, "one", "two")
+    follower = follow("app.log*")
+    await follower.settle()
+    follower.stop()
+    append(other, "another")
+    append(copy, "not yet")
+    follower.looks = LateWriter(copy, log.read_bytes())
+    follower.start()
+    await follower.settle()
+    assert follower.texts == [b"one", b"two", b"another"]
 
 
 # A file system that does not answer

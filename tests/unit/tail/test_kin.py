@@ -57,6 +57,13 @@ def test_a_log_may_be_the_original_of_what_looks_like_its_rotation() -> None:
     assert [each.akin for each in kin.originals(Place("/d/app-5.log", file(7), 4, 100))] == [False]
 
 
+def test_what_is_known_to_begin_in_another_way_is_no_original() -> None:
+    log = Log(PATH)
+    sources = [begin(log, Place(f"{PATH}.{number}", file(number), 4, 100)) for number in (1, 2, 3)]
+    compared = kin_of(log).originals(Place(f"{PATH}.4", file(7), 4, 100), (), {sources[1]}.__contains__)
+    assert [each.source for each in compared] == [sources[0], sources[2]]
+
+
 def test_a_log_of_the_same_name_elsewhere_does_not_keep_a_file_waiting() -> None:
     """A new app.log was taken for a copy in the making of another directory's, and rotated away meanwhile, unread."""
     log = Log(PATH)

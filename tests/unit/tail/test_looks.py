@@ -27,7 +27,7 @@ from ingestd.tail.facts import (
 from ingestd.tail.file_id import FileId, identify
 from ingestd.tail.globs import Globs
 from ingestd.tail.known import Known, Sample, Witness
-from ingestd.tail.looks import Examination, Looks, Original, Unreadable, links_of
+from ingestd.tail.looks import Changed, Examination, Looks, Original, Unreadable, links_of
 from ingestd.tail.searching import Search
 
 if TYPE_CHECKING:
@@ -335,6 +335,39 @@ def test_what_a_file_held_that_is_gone_is_known_by_the_witness(looks: Looks, log
     assert examine(looks, copy, known) == Copy("o", 0, sure=False)
     copy.write_bytes(b"ONE\nTWO\n")
     assert isinstance(examine(looks, copy, known), Plain)
+
+
+def test_what_a_round_compared_is_known_by_how_it_begins(looks: Looks, log: Path) -> None:
+    other = log.with_name("other")
+    other.write_bytes(b"other\n")
+    known = original(log, 8)
+    heads = looks.heads([place_of(other), place_of(log)._replace(path="/nowhere")])
+    assert heads.seen == {place_of(other).file: b"other\n"}
+    assert examine(looks, other, known).start == 0
+    assert heads.examined == {place_of(other).file: b"other\n"}
+    begins = {head: not heads.apart_from(head)(known.source) for head in (b"other\n", b"on", b"one\ntwo\nthree", b"")}
+    assert [head for head, alike in begins.items() if alike] == [b"on", b"one\ntwo\nthree", b""]
+
+
+def test_what_was_truncated_is_not_known_by_how_it_begins(looks: Looks, log: Path) -> None:
+    """What comes may be a copy of what it held: that is seen only where both are compared."""
+    other = log.with_name("other")
+    other.write_bytes(b"other\n")
+    known = original(log, 8)
+    log.write_bytes(b"new\n")
+    heads = looks.heads([place_of(other)])
+    assert examine(looks, other, known) == Copy("o", 0, sure=False)
+    assert not heads.apart_from(b"other\n")(known.source)
+
+
+@pytest.mark.parametrize("codec", ["", "gz"])
+def test_what_begins_in_another_way_than_when_its_originals_were_chosen_has_changed(
+    looks: Looks, tmp_path: Path, codec: str
+) -> None:
+    file = tmp_path / "a.log.1.gz"
+    file.write_bytes(gzip.compress(b"one\n") if codec else b"one\n")
+    verdicts = [examine(looks, file, codec=codec, head=head) for head in (b"", b"on", b"one\n", b"one\ntwo", b"two")]
+    assert [isinstance(verdict, Changed) for verdict in verdicts] == [False, False, False, True, True]
 
 
 # Searching a generation

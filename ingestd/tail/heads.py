@@ -1,0 +1,64 @@
+"""Heads: how files begin, for one round of examinations. What begins in another way is neither's copy.
+
+So of a log with thousands of generations, a new file is compared with those alone that begin as it does.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from ingestd.tail.file_id import FileId
+
+__all__ = ["Heads"]
+
+_MOST: Final = 16384
+"""So many heads of files, and of generations, are remembered. What has none is compared with all."""
+
+
+class Heads:
+    """The heads of one round.
+
+    A file is compared with what is read now even where it has other content: that may have been truncated. A head says
+    that it was not, in this round. A truncation after that can not be how a file came that began in another way before.
+    So heads are of use for one round. The finder and its thread use them by turns.
+    """
+
+    def __init__(self) -> None:
+        self.seen: dict[FileId, bytes] = {}
+        """Of the files to examine, before the first of them was examined."""
+        self.examined: dict[FileId, bytes] = {}
+        """Of those that were found to be text just now, as they were examined."""
+        self._known: dict[str, bytes] = {}
+        """Of generations, by source."""
+
+    def see(self, file: FileId, head: bytes) -> None:
+        """This file begins so now."""
+        if len(self.seen) < _MOST:
+            self.seen[file] = head
+
+    def note(self, source: str, head: bytes) -> None:
+        """This generation begins so. It is in its file now."""
+        if head and len(self._known) < _MOST:
+            self._known[source] = head
+
+    def apart_from(self, head: bytes) -> Callable[[str], bool]:
+        """Says of a generation, by its source, whether it and a file with this head do not begin alike.
+
+        Of an empty head, nothing is known.
+        """
+        known = self._known
+
+        def is_apart(source: str) -> bool:
+            other = known.get(source, b"")
+            return not (other.startswith(head) or head.startswith(other))
+
+        return is_apart
+
+    def clear(self) -> None:
+        """The round is over."""
+        self.seen.clear()
+        self.examined.clear()
+        self._known.clear()
