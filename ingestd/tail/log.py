@@ -9,6 +9,7 @@ for another content.
 
 from __future__ import annotations
 
+import itertools
 import os
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
@@ -322,12 +323,8 @@ class Log:
     # What is read.
 
     def _read(self, generation: Generation) -> Read:
-        before = None
-        for each in self.generations:
-            if each is generation:
-                break
-            if each.phase is Phase.READING:
-                before = each.source
+        older = itertools.dropwhile(lambda each: each is not generation, reversed(self.generations))
+        before = next((each.source for each in older if each is not generation and each.phase is Phase.READING), None)
         generation.phase = Phase.READING
         generation.last = bool(generation.known.codec) or self._left(generation.known.file)
         generation.copy_of = None
@@ -360,7 +357,7 @@ class Log:
                 yield from self._supersede()
             case Plain(_, witness):
                 grown = witness is not None and witness.at > place.size
-                yield from self._begin(place, examined.verdict)
+                yield from self._begin(place, examined.verdict, known)
                 if witness is not None and witness.at < place.size:
                     yield from self._seek_content(place.modified - 1)
                 elif known is not None and (was_empty or (empty and (self._missed or grown))):
@@ -373,8 +370,8 @@ class Log:
         if self.new_since and self.generations and not self._unsettled:
             yield from self._seek_unseen()
 
-    def _begin(self, place: Place, plain: Plain) -> Iterator[Command]:
-        known, start, witness = self.of(place.file), plain.start, plain.witness
+    def _begin(self, place: Place, plain: Plain, known: Generation | None) -> Iterator[Command]:
+        start, witness = plain.start, plain.witness
         if witness is not None:
             place = place._replace(size=witness.at)  # as it was examined, whatever it was when it was seen
         if known is not None:
