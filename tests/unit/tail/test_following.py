@@ -1670,3 +1670,17 @@ async def test_a_new_directory_where_a_glob_takes_all_below_it(follow: Any, tmp_
     append(log, "1")
     await follower.reads("1")
     assert not follower.present_troubles
+
+
+async def test_a_file_that_is_made_and_moved_out_of_sight_between_two_looks_is_found(follow: Any, log: Any) -> None:
+    # It was found when something else happened, and not at all if it had been written before the last look.
+    old = log.with_name("old")
+    old.mkdir()
+    follower = follow("a.log", rotated=[str(old / "*")], rescan_interval=3600.0)
+    append(log, "1")
+    await follower.reads("1")
+    log.rename(old / "a.log.1")
+    append(log, "2")
+    log.rename(old / "a.log.2")
+    await follower.reads("1", "2")
+    assert not follower.losses
