@@ -15,11 +15,11 @@ from ingestd.tail.file_id import lists_other_inodes
 from ingestd.tail.rotation import beginnings_of, codec_of, is_rotation_of, may_have_been
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Sequence
+    from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 
     from ingestd.tail.globs import Globs
 
-__all__ = ["Listing", "Moved", "Stamp", "files_in", "inodes_in", "is_unchanged", "settled_stamp", "stamp_of"]
+__all__ = ["Listing", "Moved", "Stamp", "files_in", "inodes_in", "is_unchanged", "joined", "settled_stamp", "stamp_of"]
 
 _TICK_NS: Final = 20_000_000
 """The clock of a file system's times may stand still for this long."""
@@ -40,11 +40,7 @@ class Moved:
         self._stamps: dict[str, Stamp | None] = {}
         found = self._list(globs)
         if not self.stands():
-            # What was renamed while they were listed may not be among them. The second time it is, or the first time it
-            # was; its name then may be another file's now.
-            before, found = found, self._list(globs)
-            here = {inode for _, inode in found}
-            found = [*(each for each in before if each[1] not in here), *found]
+            found = joined(found, self._list(globs))
         for path, inode in found:
             self._inodes.setdefault(inode, []).append(path)
         # A compressed one counts only where the file itself is gone: it may be in the making.
@@ -184,6 +180,15 @@ def _beginning_with(stem: str, names: Sequence[_Named]) -> Iterator[_Named]:
     while at < len(names) and names[at][0].startswith(stem):
         yield names[at]
         at += 1
+
+
+def joined(first: Iterable[tuple[str, int]], second: Collection[tuple[str, int]]) -> list[tuple[str, int]]:
+    """Two listings of the same: names or paths, inode numbers. What was renamed while one was made is in the other.
+
+    The name that a file had the first time may be another file's the second time.
+    """
+    here = {inode for _, inode in second}
+    return [*(each for each in first if each[1] not in here), *second]
 
 
 def files_in(directory: str) -> dict[str, int]:

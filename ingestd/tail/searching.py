@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Final
 from ingestd.tail.facts import Place, Sought
 from ingestd.tail.file_id import identify, may_hold
 from ingestd.tail.known import FIRST_BYTES, Known, birth_of
-from ingestd.tail.listings import Listing, Moved, files_in, settled_stamp
+from ingestd.tail.listings import Listing, Moved, files_in, joined, settled_stamp
 from ingestd.tail.rotation import names_of
 from ingestd.tail.text import open_text
 
@@ -148,12 +148,7 @@ class Searches:
         for path, stamp, files in first:
             listing = Listing(path, stamp, files.items())
             if not listing.stands():
-                # What was renamed while they were listed may not be among them. The second time it is, or the first
-                # time it was; its name then may be another file's now.
-                now = files_in(path)
-                here = set(now.values())
-                gone = [(name, inode) for name, inode in files.items() if inode not in here]
-                listing = Listing(path, None, (*gone, *now.items()))
+                listing = Listing(path, None, joined(files.items(), files_in(path).items()))
             self._listings[path] = listing
         if new:  # what has left them since is where rotated files are moved to
             self._forget_changed_moves()
