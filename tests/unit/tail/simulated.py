@@ -1056,10 +1056,10 @@ class Reader:
 class Machine:
     """The file system, the daemon's stored rows, and the daemon while it runs."""
 
-    def __init__(self, routes: list[TailRoute], *, once: bool = False) -> None:
-        """`once`: each start is that of a run with an end."""
+    def __init__(self, routes: list[TailRoute]) -> None:
         self.routes = routes
-        self.once = once
+        self.once = False
+        """Whether the present run, or else the next one, has an end."""
         self.files = FileSystem()
         self.os = SimulatedOs(self.files)
         self.clock = _Clock(self.files)

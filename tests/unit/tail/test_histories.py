@@ -111,6 +111,7 @@ MOVED = tuple(
 """Rotated files go to a directory of their own, which `rotated` names."""
 
 ONCE = tuple(replace(scene, once=True) for scene in (*SCENES, *HARD_LINKED, *NAMESAKES, *MOVED))
+"""The daemon runs, or is started with `--once`, by turns."""
 
 
 class Writer:
@@ -345,7 +346,7 @@ class World:
         routes = [
             TailRoute(f"t{index}", paths, "c", "t", rotated=scene.rotated) for index, paths in enumerate(scene.tails)
         ]
-        self.machine = Machine(routes, once=scene.once)
+        self.machine = Machine(routes)
         files = self.machine.files
         self.padding = random.choice((0, 0, 10, 100))
         self.header = random.random() < 0.2
