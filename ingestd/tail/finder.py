@@ -763,6 +763,7 @@ class TailFinder:
     async def _examine_batch(
         self, batch: list[tuple[Log, Place]], called: Mapping[FileId, list[str]], heads: Heads
     ) -> None:
+        """What begins in another way by now is examined once more, and compared with all: see `Examinations.of`."""
         while batch:
             wanted: list[Examination] = []
 

@@ -360,7 +360,10 @@ class TailSource:
         return "concluded" if self._linked else "deleted"
 
     def _complete_at(self, until: int, *, unfinished: bool) -> Kind | None:
-        """The same for a run with an end: a line that grows is left to the next one, unless that can not find it."""
+        """The same for a run with an end. A line that grew meanwhile is left to the next run.
+
+        A deleted file is read to its end: no later run finds it.
+        """
         more = self._size > until
         if more and not self._linked:
             self._until = self._size
