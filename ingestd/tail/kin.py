@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Final
 
 from ingestd.tail.facts import NOTHING, Phase
 from ingestd.tail.known import Known
+from ingestd.tail.listings import Near
 from ingestd.tail.looks import Original
 from ingestd.tail.rotation import families_of, family_of, is_rotated_from, names_of, rotated_from
 from ingestd.tail.searching import Search
@@ -202,23 +203,19 @@ class Kin:
         family = family_of(name)
         return (family,) if family and len(self._named.get(f"{directory}/{family}", ())) <= _ALIKE_MOST else ()
 
-    def _near(self, log: Log, own: Iterable[str]) -> Callable[[str], bool]:
-        """Says of a directory whether it is one of its own, below one, or called like the log's."""
-        below = tuple(f"{directory}/" for directory in own)
-        called = os.path.basename(os.path.dirname(log.path))
-        return lambda directory: os.path.basename(directory) == called or f"{directory}/".startswith(below)
-
     def search(self, log: Log, generation: Generation, called: Iterable[str] = (), more: Iterable[str] = ()) -> Search:
         """Where a generation's file, or its content, may be; and what may have come after it unseen.
 
         `called`: other paths at which the file was seen. `more`: other directories that it may have names in.
         """
 
-        def taken(file: FileId) -> bool:
-            owned = self._files.find(file)
-            if owned is None or owned.generation.copy_of in {NOTHING, generation.source}:
+        def taken(place: Place) -> bool:
+            owned = self._files.find(place.file)
+            if owned is None or owned.generation.copy_of == generation.source:
                 return False
-            return owned.generation.copy_of is None or not log.may_be_copy(file)
+            if owned.generation.copy_of == NOTHING:
+                return not place.size  # else it was written to since
+            return owned.generation.copy_of is None or not log.may_be_copy(place.file)
 
         def over(file: FileId) -> Known | None:
             other = log.of(file)
@@ -241,6 +238,7 @@ class Kin:
         others = [self._newest(each)[0] for each in generations] if newest else []
         own = dict.fromkeys(map(os.path.dirname, paths))
         common = self._is_common(log.path)
+        beside = os.path.basename(os.path.dirname(log.path))
         return Search(
             generation.source,
             generation.known,
@@ -257,8 +255,8 @@ class Kin:
             log.since,
             log.unseen_since,
             log.new_since,
-            self._near(log, own) if common else None,
-            os.path.basename(os.path.dirname(log.path)) if common else "",
+            Near(beside, tuple(own)) if common else None,
+            beside if common else "",
             frozenset(more) - own.keys(),
             over,
         )

@@ -9,7 +9,7 @@ import time
 from bisect import bisect_left
 from contextlib import suppress
 from operator import itemgetter
-from typing import TYPE_CHECKING, Any, Final, TypeAlias, TypeVar
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeAlias, TypeVar
 
 from ingestd.tail.file_id import lists_other_inodes
 from ingestd.tail.rotation import beginnings_of, codec_of, is_rotation_of, may_have_been
@@ -19,15 +19,36 @@ if TYPE_CHECKING:
 
     from ingestd.tail.globs import Globs
 
-__all__ = ["Listing", "Moved", "Stamp", "files_in", "inodes_in", "is_unchanged", "joined", "settled_stamp", "stamp_of"]
+__all__ = [
+    "Listing",
+    "Moved",
+    "Near",
+    "Stamp",
+    "files_in",
+    "inodes_in",
+    "is_unchanged",
+    "joined",
+    "settled_stamp",
+    "stamp_of",
+]
 
 _TICK_NS: Final = 20_000_000
 """The clock of a file system's times may stand still for this long."""
 
 _Named = TypeVar("_Named", bound="tuple[str, *tuple[Any, ...]]")
 
+_File: TypeAlias = tuple[str, str, int]
+"""Base name, path, inode number."""
+
 Stamp: TypeAlias = "tuple[int, int, int]"
 """A directory's device, inode and modification time (ns): names came or went if it is another one."""
+
+
+class Near(NamedTuple):
+    """Directories with the base name `called`; and `own` ones, with what is below them."""
+
+    called: str
+    own: tuple[str, ...]
 
 
 class Moved:
@@ -35,7 +56,7 @@ class Moved:
 
     def __init__(self, globs: Globs) -> None:
         self._inodes: dict[int, list[str]] = {}
-        self._by_directory: dict[str, list[tuple[str, str, int]]] | None = None
+        self._directories: _Directories | None = None
         self._by_age: list[tuple[int, str, int]] | None = None
         self._stamps: dict[str, Stamp | None] = {}
         found = self._list(globs)
@@ -86,23 +107,16 @@ class Moved:
         """The paths of the file with this inode number."""
         return self._inodes.get(inode, [])
 
-    def rotations(
-        self, originals: Iterable[str], near: Callable[[str], bool] | None = None
-    ) -> Iterator[tuple[str, int]]:
-        """What these names may have been rotated to, in directories that `near` takes: paths, inode numbers."""
-        places = [self._names] if near is None else self._in_directories(near)
+    def rotations(self, originals: Iterable[str], near: Near | None = None) -> Iterator[tuple[str, int]]:
+        """What these names may have been rotated to, anywhere or in what is near: paths, inode numbers."""
+        if near is not None and self._directories is None:
+            self._directories = _Directories(self._names)
+        places = [self._names] if near is None or self._directories is None else self._directories.near(near)
         for names, original in itertools.product(places, originals):
             for stem in beginnings_of(original):
                 for name, path, inode in _beginning_with(stem, names):
                     if may_have_been(name, original):
                         yield path, inode
-
-    def _in_directories(self, near: Callable[[str], bool]) -> list[list[tuple[str, str, int]]]:
-        if self._by_directory is None:
-            self._by_directory = {}
-            for each in self._names:
-                self._by_directory.setdefault(os.path.dirname(each[1]), []).append(each)
-        return [names for directory, names in self._by_directory.items() if near(directory)]
 
     def later_than(self, modified: int, part: str = "") -> Iterator[tuple[str, int]]:
         """What was modified in the second of `modified` (ns) or later: paths with this part, inode numbers.
@@ -122,6 +136,24 @@ class Moved:
             except FileNotFoundError:
                 modified = sys.maxsize  # it is elsewhere by now: who looks at it sees that
             yield modified, path, inode
+
+
+class _Directories:
+    """Files by the directories that they are in. There are as many of these as logs."""
+
+    def __init__(self, files: Iterable[_File]) -> None:
+        self._files: dict[str, list[_File]] = {}
+        for each in files:
+            self._files.setdefault(os.path.dirname(each[1]), []).append(each)
+        self._below = sorted((f"{directory}/", directory) for directory in self._files)
+        self._called: dict[str, list[str]] = {}
+        for directory in self._files:
+            self._called.setdefault(os.path.basename(directory), []).append(directory)
+
+    def near(self, near: Near) -> list[list[_File]]:
+        """The files of each directory that is near, by name."""
+        below = (found for own in near.own for _, found in _beginning_with(f"{own}/", self._below))
+        return [self._files[each] for each in dict.fromkeys((*self._called.get(near.called, ()), *below))]
 
 
 class Listing:

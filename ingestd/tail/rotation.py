@@ -131,6 +131,7 @@ def is_rotated_from(path: str, original: str) -> bool:
     return directory == beside and _may_be(name, original_name)
 
 
+@lru_cache(maxsize=20_000)
 def _may_be(name: str, original: str) -> bool:
     plain = _plain(name)
     return bool((plain == original or _ADDED.search(_added(plain, original))) and is_rotation_of(name, original))

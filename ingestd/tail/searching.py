@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 
     from ingestd.tail.file_id import FileId
     from ingestd.tail.globs import Globs
+    from ingestd.tail.listings import Near
 
 __all__ = ["Search", "Searches"]
 
@@ -43,8 +44,8 @@ class Search:
     """Other generations, of logs with alike names: a compressed file may have the content of one."""
     newest: bool
     """Whether nothing is known to have come after it."""
-    taken: Callable[[FileId], bool]
-    """Whether a file is a generation that nobody looks for."""
+    taken: Callable[[Place], bool]
+    """Whether a file is a generation that nobody looks for, or known to be empty."""
     matched: Callable[[str], bool]
     """Whether a path is found by a glob anyway."""
     kin: tuple[str, ...] = ()
@@ -55,7 +56,7 @@ class Search:
     """What was modified later than this is sought, too; 0: nothing more."""
     new_since: int = 0
     """Only what was made, and modified, later than this is sought; 0: it does not matter."""
-    near: Callable[[str], bool] | None = None
+    near: Near | None = None
     """Which directories that `rotated` says may hold what came after it; None: all. Many logs may have its name."""
     part: str = ""
     """What of all that was moved may be a copy of it has this in its path. Many logs may have its name."""
@@ -199,7 +200,7 @@ class Searches:
                 if place.file not in without
                 and (place.codec or place.size >= search.position)
                 and not (at is not None and place.file.same(at.file))
-                and (not search.taken(place.file) or self._is_overwritten(place, search.over(place.file)))
+                and (not search.taken(place) or self._is_overwritten(place, search.over(place.file)))
                 and (not place.codec or place.modified // 10**9 >= known.modified // 10**9)
             ]
             found.sort(key=lambda each: (os.path.basename(each.path) not in search.names, each.modified), reverse=True)
@@ -242,7 +243,7 @@ class Searches:
             if place.modified > since or (not place.codec and place.file.birth > known.file.birth > 0)
             if not names_of(place.path).isdisjoint(search.names)
             and not search.matched(place.path)
-            and not search.taken(place.file)
+            and not search.taken(place)
             and not place.file.same(known.file)
             and not (search.new_since and place.file.birth <= search.new_since)
             and (now is None or not place.file.same(now.file))

@@ -5,12 +5,13 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from ingestd.tail import kin as kin_module
-from ingestd.tail.facts import Copy, Examined, Plain, Read, Repeated
+from ingestd.tail.facts import Copy, Empty, Examined, Plain, Read, Repeated
 from ingestd.tail.file_id import FileId
 from ingestd.tail.files import Files
 from ingestd.tail.globs import Globs
 from ingestd.tail.kin import Families, Kin
 from ingestd.tail.known import Sample, Witness
+from ingestd.tail.listings import Near
 from ingestd.tail.log import Log, Place
 
 if TYPE_CHECKING:
@@ -109,14 +110,8 @@ def test_of_many_logs_with_one_name_each_is_sought_near_its_directory() -> None:
     logs = [Log(f"/d/{number}/{name}") for number in range(40) for name in ("app.log", "app.log.1")]
     begin(logs[0], Place(logs[0].path, file(6), 4, 100))
     search = kin_of(*logs).search(logs[0], logs[0].generations[0])
-    near = search.near
-    assert near is not None
+    assert search.near == Near("0", ("/d/0",))
     assert search.part == "0"
-    assert [path for path in ("/d/0", "/d/0/old", "/moved/0", "/d/00", "/moved/1", "/moved") if near(path)] == [
-        "/d/0",
-        "/d/0/old",
-        "/moved/0",
-    ]
     few = logs[:20]
     search = kin_of(*few).search(few[0], few[0].generations[0])
     assert search.near is None
@@ -145,9 +140,21 @@ def test_a_search_may_take_what_seems_to_be_the_copy_of_what_is_sought() -> None
     rotated.step(Repeated(making, Copy("other", 2, Witness.of(Sample.of(2, b"xx")))))
     files.note(None, rotated, rotated.generations[0])  # type: ignore[arg-type]
     search = kin_of(log, rotated, files=files).search(log, generation)
-    assert search.taken(making.file)
+    assert search.taken(making)
     log.step(Examined(making, Copy(generation.source, 0, sure=False), ROTATED))
-    assert not search.taken(making.file)
+    assert not search.taken(making)
+
+
+def test_a_search_does_not_find_what_is_known_to_be_empty_until_it_is_written_to() -> None:
+    """It was found by the search of each log that is called so, and looked at for each, five times."""
+    log, other, files = Log(PATH), Log("/e/app.log"), Files()
+    begin(log, Place(PATH, file(7), 4, 100))
+    empty = Place("/moved/e/app.log.1", file(8), 0, 100)
+    other.step(Examined(empty, Empty()))
+    files.note(None, other, other.generations[0])  # type: ignore[arg-type]
+    search = kin_of(log, other, files=files).search(log, log.generations[0])
+    assert search.taken(empty)
+    assert not search.taken(empty._replace(size=1))
 
 
 def test_a_log_that_is_forgotten_is_the_original_of_nothing() -> None:

@@ -27,6 +27,7 @@ from ingestd.tail.facts import (
 from ingestd.tail.file_id import FileId, identify
 from ingestd.tail.globs import Globs
 from ingestd.tail.known import Known, Sample, Witness
+from ingestd.tail.listings import Near
 from ingestd.tail.looks import Changed, Examination, Looks, Original, Unreadable, links_of
 from ingestd.tail.searching import Search
 
@@ -426,8 +427,8 @@ def test_of_several_copies_the_newest_is_the_one(looks: Looks, log: Path) -> Non
     log.write_bytes(b"")
     (found,) = find(looks, wanted)
     assert found.rest == place_of(log.with_name("a.log.1"))
-    taken = place_of(log.with_name("a.log.1")).file
-    (found,) = find(looks, replace(wanted, taken=lambda file: file.same(taken)))
+    taken = place_of(log.with_name("a.log.1"))
+    (found,) = find(looks, replace(wanted, taken=lambda place: place == taken))
     assert found.rest == place_of(log.with_name("a.log.2"))
 
 
@@ -694,16 +695,20 @@ def test_where_one_file_of_a_directory_went_the_others_are_sought(looks: Looks, 
 def test_what_came_after_a_log_is_sought_in_directories_that_are_near(looks: Looks, tmp_path: Path) -> None:
     moved = tmp_path / "moved"
     log = tmp_path / "a" / "app.log"
-    for directory in (log.parent, moved / "a", moved / "b"):
+    for directory in (log.parent, moved / "a", moved / "b", moved / "b" / "c", moved / "bc"):
         directory.mkdir(parents=True)
     log.write_bytes(b"old line")
-    wanted = search(log, known_of(log, 8), 8, rotated=Globs([f"{moved}/*/*"], []), new_since=1)
-    for name in ("a", "b"):
+    globs = Globs([f"{moved}/*/*", f"{moved}/*/*/*"], [])
+    wanted = search(log, known_of(log, 8), 8, rotated=globs, new_since=1)
+    for name in ("a", "b", "b/c", "bc"):
         (moved / name / "app.log.1").write_bytes(b"new line")
-    (found,) = find(looks, wanted)
-    assert {place.path for place in found.between} == {f"{moved}/a/app.log.1", f"{moved}/b/app.log.1"}
-    (found,) = find(looks, replace(wanted, near=lambda directory: directory.endswith("/a")))
-    assert [place.path for place in found.between] == [f"{moved}/a/app.log.1"]
+
+    def between(wanted: Search) -> set[str]:
+        (found,) = find(looks, wanted)
+        return {os.path.relpath(place.path, moved) for place in found.between}
+
+    assert between(wanted) == {"a/app.log.1", "b/app.log.1", "b/c/app.log.1", "bc/app.log.1"}
+    assert between(replace(wanted, near=Near("a", (f"{moved}/b",)))) == {"a/app.log.1", "b/app.log.1", "b/c/app.log.1"}
 
 
 def test_a_file_that_may_not_be_read_now_is_found_by_its_handle(
