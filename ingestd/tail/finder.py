@@ -419,7 +419,7 @@ class TailFinder:
         self._register(made.watched)
         self._directories.listed(made, found)
         self._drop_watches(made.watched.watched.keys())
-        self._names.forget(found.present, standing)
+        vanished = self._names.forget(found.present, standing)
         self._examinations.forget(
             lambda file: self._files.find(file) is not None,
             lambda path: path in found.present or path in self._ways.paths,
@@ -433,6 +433,7 @@ class TailFinder:
             self._watch_ways_anew()
         await self._in_turns(((sighting, None) for sighting in found.sightings), self._sighted)
         self._names.listed = frozenset()
+        await self._in_turns(vanished, self._vanish_with_directory)
 
     def _watch_ways_anew(self) -> None:
         """Another directory may be where links lead, and nobody said so."""
@@ -542,7 +543,8 @@ class TailFinder:
     def _watch_anew(self, directory: str) -> None:
         """A directory changed itself: another one may be in its place."""
         self._watches.drop(directory)
-        self._names.replaced(directory)
+        for vanished in self._names.replaced(directory):
+            self._vanish_with_directory(vanished)
         self._watch_where_links_lead(directory)
 
     def renamed(self, generation: Generation, path: str) -> None:
@@ -606,6 +608,10 @@ class TailFinder:
             self.apply(log, Missed(self._all_known))
             if not busy:
                 self.apply(log, Listed())
+
+    def _vanish_with_directory(self, vanished: Vanished) -> None:
+        if vanished.file is not None and self._files.find(vanished.file) is None:
+            self._vanish(vanished)
 
     def _search_unseen(self, log: Log, since: int = 0) -> None:
         """Files of a log may have come and gone unseen: search for them now. `since`: as of `Missed`."""
@@ -996,7 +1002,7 @@ class TailFinder:
             case Bury(generation):
                 self._files.drop(generation)
                 self._store(generation)
-                self._names.over(generation.known.file, generation.known.path)
+                self._names.over(generation.known.file)
                 for source, other in self._finished.bury(generation.source, log):
                     self.apply(other, Deleted(source))
                 self._gone(generation)

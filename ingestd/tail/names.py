@@ -148,19 +148,26 @@ class Names:
         """All names as they are now, to be given to `forget`."""
         return dict(self._names)
 
-    def forget(self, present: Iterable[str], standing: Mapping[str, object]) -> None:
-        """Drop all names but these paths, those that a rename brought about, and what was heard of after `standing`."""
-        kept = set(present)
-        for path in [path for path in self._names if path not in kept and self._log_at(path) == path]:
-            if self._names[path] is standing.get(path):
-                del self._names[path]
-                self._fresh.discard(path)
+    def forget(self, present: Iterable[str], standing: Mapping[str, object]) -> list[Vanished]:
+        """Drop all names but these paths, those that a rename brought about, and what was heard of after `standing`.
 
-    def replaced(self, directory: str) -> None:
-        """Another directory may be here now: what stood at paths in it says nothing of the files there."""
-        for path in [path for path in self._names if os.path.dirname(path) == directory]:
-            del self._names[path]
-            self._fresh.discard(path)
+        Returns what was seen there and is not known yet: its directory went, with all that is in it.
+        """
+        kept = set(present)
+        gone = [path for path in self._names if path not in kept and self._log_at(path) == path]
+        return self._drop(path for path in gone if self._names[path] is standing.get(path))
+
+    def replaced(self, directory: str) -> list[Vanished]:
+        """Another directory may be here now: what stood at paths in it says nothing of the files there.
+
+        Returns what was seen there and is not known yet.
+        """
+        return self._drop([path for path in self._names if os.path.dirname(path) == directory])
+
+    def _drop(self, paths: Iterable[str]) -> list[Vanished]:
+        dropped = [(path, self._names.pop(path)) for path in paths]
+        self._fresh.difference_update(path for path, _ in dropped)
+        return [name.vanished(path) for path, name in dropped if self._unseen(name) and (name.file or name.shown)]
 
     def heard(self, events: Iterable[tuple[str, int, int]]) -> Changes:
         """Take a batch of events (path, mask, cookie). It has all events from before it was read."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from ingestd.tail.file_id import FileId
 from ingestd.tail.names import Names
+from ingestd.tail.vanished import Vanished
 from ingestd.tail.watch import CREATED, DELETED, MOVED_FROM, MOVED_TO
 
 PATH = "/d/a.log"
@@ -95,6 +96,20 @@ def test_what_stood_in_a_directory_that_was_replaced_is_not_what_is_renamed_ther
     names.replaced("/d")
     changes = names.heard([(PATH, MOVED_FROM, 5), (f"{PATH}.1", MOVED_TO, 5)])
     assert (changes.moved, changes.looks) == ([], {f"{PATH}.1": PATH})
+
+
+def test_a_file_that_was_seen_and_not_read_vanishes_with_its_directory() -> None:
+    """At a slow start it waited for others. Its directory was moved meanwhile, and nothing was said."""
+    names = Names(lambda path: path, set[FileId]().__contains__)
+    empty = FileId(1, 8, 0, "b", "1")
+    names.looked(PATH, PATH, FILE)
+    names.looked("/d/b.log", "/d/b.log", empty)
+    names.judge("/d/b.log", judged=True)
+    assert names.replaced("/d") == [Vanished(PATH, PATH, FILE)]
+    names.looked(PATH, PATH, FILE)
+    assert names.forget((PATH,), names.standing()) == []
+    assert names.forget((), names.standing()) == [Vanished(PATH, PATH, FILE)]
+    assert not names.has(PATH)
 
 
 def test_a_listing_that_was_made_before_a_file_came_does_not_hide_it() -> None:
