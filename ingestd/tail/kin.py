@@ -184,7 +184,8 @@ class Kin:
         known, position = self._newest(generation)
         # In a run with an end nobody hears what a reader finds.
         reading = generation.phase is Phase.READING and not self._once
-        return Original(generation.source, known.path, known.file, position, known.witness, reading, akin)
+        path = known.path if generation.links else ""
+        return Original(generation.source, path, known.file, position, known.witness, reading, akin)
 
     def _newest(self, generation: Generation) -> tuple[Known, int]:
         """What is known of a generation, and how far it is read, as its reader has it if there is one."""

@@ -656,8 +656,7 @@ class Log:
             yield Look(generation.known.path)  # either may be the newer one
         generation.known = known._replace(log=self.path, path=path, size=size)
         match end.kind:
-            case "truncated" | "gone" | "deleted" if end.kind != DELETED or self._waiting or self._copies:
-                # One of those that wait may be what a deleted one was moved to.
+            case "truncated" | "gone" | "deleted" if end.kind != DELETED or self._may_go_on(end):
                 generation.phase, generation.cut = Phase.SOUGHT, end.kind == TRUNCATED
                 yield from self._keep_unread(generation)
                 yield Seek(generation)
@@ -679,6 +678,10 @@ class Log:
                 generation.phase = Phase.DONE
                 yield from self._keep_unread(generation)
         yield from self._release()
+
+    def _may_go_on(self, end: End) -> bool:
+        """Whether what was not read of a deleted file may be in one that waits: it was moved or compressed."""
+        return end.size > end.position and bool(self._waiting or self._copies)
 
     def _keep_unread(self, generation: Generation) -> Iterator[Command]:
         """What is missing may be said by the next run only."""

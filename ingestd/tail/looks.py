@@ -87,7 +87,8 @@ class Walk:
 class Original:
     """A generation that a new file may be a copy of. `reading`: its reader may know more than is known here.
 
-    `akin`: the file is called like a rotation of its log. Another one waits only for a content that it is seen to have.
+    `path`: where its file is; empty once that is gone. `akin`: the file is called like a rotation of its log. Another
+    one waits only for a content that it is seen to have.
     """
 
     source: str
@@ -343,6 +344,8 @@ def _compare(text: Text, size: int, head: bytes, original: Original, heads: Head
     holds = witness is not None and witness.fits(text)
     if not (holds or original.akin or witness is None) and witness.at <= size:
         return None  # what has its own bytes there is no copy of it
+    if not original.path:
+        return Copy(original.source, 0, sure=False) if holds else None
     may_hold = holds or (original.reading and original.akin)
     with suppress(OSError), open_text(original.path, "") as other:  # renamed, or gone: its content says what it is
         if identify(other.descriptor).same(original.file):

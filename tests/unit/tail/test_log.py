@@ -9,10 +9,12 @@ import pytest
 from ingestd.daemon.source import End
 from ingestd.tail.facts import (
     CONCLUDED,
+    DELETED,
     GONE,
     NOTHING,
     TAKEN,
     TRUNCATED,
+    Bury,
     Copy,
     Deleted,
     Empty,
@@ -187,6 +189,21 @@ def test_a_copy_waits_until_its_original_is_found() -> None:
     assert log.step(Examined(copied, Copy("0", 8, plain(8).witness))) == []
     log.step(Listed())
     assert Look(copied.path, PATH) in log.step(Sought("0", place(7, 0), intact=True))
+
+
+def test_only_what_was_not_read_of_a_deleted_file_is_sought_in_what_waits() -> None:
+    """With many rotations a second each search kept the next files waiting, until they were deleted, too."""
+    log = Log(PATH)
+    for inode in (1, 2):
+        log.step(Seen(place(inode, 5), here=True))
+        log.step(Examined(place(inode, 5), plain(5)))
+    first, second = log.generations
+    log.step(Missed())
+    log.step(Listed())
+    log.step(Seen(place(3, 5), here=True))
+    assert log.waiting == (PATH,)
+    assert [type(each) for each in log.step(Ended(first.source, End(DELETED, PATH, 5, 5), first.known))] == [Bury]
+    assert log.step(Ended(second.source, End(DELETED, PATH, 4, 5), second.known))[-1] == Seek(second)
 
 
 def test_what_a_search_finds_is_examined_where_it_is_now() -> None:

@@ -195,6 +195,16 @@ def test_a_small_compressed_file_is_seen_to_be_complete(
     assert examine(looks, packed, codec="gz", in_the_making=True) == (Plain(0) if whole else Empty())
 
 
+def test_what_has_the_end_of_a_file_that_is_gone_is_a_copy_perhaps(looks: Looks, tmp_path: Path, log: Path) -> None:
+    """What stands where that file was is not looked at."""
+    copy = tmp_path / "copy"
+    copy.write_bytes(log.read_bytes())
+    gone = replace(original(log, 8), path="")
+    assert examine(looks, copy, gone) == Copy("o", 0, sure=False)
+    copy.write_bytes(b"another\n")
+    assert isinstance(examine(looks, copy, gone), Plain)
+
+
 def test_text_begins_at_its_beginning_and_is_known_by_its_end(looks: Looks, log: Path) -> None:
     assert examine(looks, log) == Plain(0, Witness.of(Sample.of(8, b"one\ntwo\n")))
 
