@@ -872,6 +872,8 @@ class TailFinder:
             self._vanished.found(log, [place.file for place in new if self._is_unheard_of(place)])
             self._vanished.compressed([place.path for place in sought.packed])
             self.apply(log, sought)
+            if sought.unavailable:
+                self._tell_waiting(log, sought.source)
 
         def meet(sought: Sought) -> None:
             for place in (sought.at, sought.rest):
@@ -881,6 +883,12 @@ class TailFinder:
         await self._in_turns(found, meet)  # before the events since then are heard
         self._hear()  # what is not found may just have been moved away
         await self._in_turns(found, take)
+
+    def _tell_waiting(self, log: Log, source: str) -> None:
+        missing = log.named(source)
+        for path in log.waiting if missing is not None else ():
+            where = f"{printable(missing.known.path)}, whose directory can not be read or is not mounted"
+            self._troubles.tell(path, f"may be a copy of what is read in {where}: it waits until that is there")
 
     def _is_unheard_of(self, place: Place) -> bool:
         told = not place.codec and self._names.expects(place.path)
@@ -1051,6 +1059,7 @@ class TailFinder:
     def _note(self, log: Log, generation: Generation) -> None:
         self._log_of[generation.source] = log
         self._vanished.met(generation.known.file)
+        self._troubles.over(generation.known.path)
         owned = self._files.find(generation.known.file)
         if owned is not None and owned.log is not log and owned.generation.copy_of is not None:
             owned.finder.apply(owned.log, Taken(generation.known.file))

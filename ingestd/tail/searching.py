@@ -127,7 +127,8 @@ class Searches:
 
     def _seek(self, search: Search) -> Sought:
         with suppress(OSError):
-            if not _unavailable(search.known):
+            # A log that no glob matches any more is not to come back: it goes on elsewhere, or is gone.
+            if not (search.matched(search.known.log) and _unavailable(search.known)):
                 return self._sought(search)
         return Sought(search.source, unavailable=True)
 

@@ -1508,6 +1508,46 @@ async def test_a_file_system_that_is_mounted_late_brings_its_positions_back(
     assert not follower.losses
 
 
+async def test_logs_that_were_copied_to_another_file_system_and_path_are_read_on(follow: Any, tmp_path: Path) -> None:
+    """The disk was replaced. New lines waited for ever for the old one, and nobody said so."""
+    old, new = tmp_path / "old" / "a", tmp_path / "new" / "a"
+    old.mkdir(parents=True)
+    append(old / "a.log", "one")
+    follower = follow("old/a/*.log")
+    await follower.settle()
+    follower.stop()
+    change(follower, device=1, volume="aa")  # of a file system that is not there any more
+    shutil.copytree(old, new)
+    shutil.rmtree(old)
+    append(new / "a.log", "two")
+    follower.route = replace(follower.route, paths=(f"{new}/*.log",))
+    follower.start()
+    await follower.reads("one", "two")
+    assert not follower.losses
+
+
+async def test_what_waits_for_a_file_system_that_is_not_there_is_said(follow: Any, tmp_path: Path) -> None:
+    logs, away, other = (tmp_path / name for name in ("mount", "not mounted", "other"))
+    for directory in (logs, other):
+        directory.mkdir()
+    append(logs / "a.log", "one")
+    follower = follow("mount/*.log", "other/*.log", rescan_interval=0.05)
+    await follower.settle()
+    follower.stop()
+    change(follower, device=1, volume="aa", size=10)
+    logs.rename(away)
+    shutil.copy(away / "a.log", other / "a.log")
+    follower.start()
+    await follower.settle()
+    assert follower.troubles[str(other / "a.log")] == (
+        f"may be a copy of what is read in {logs}/a.log, whose directory can not be read or is not mounted: "
+        "it waits until that is there"
+    )
+    away.rename(logs)
+    await follower.settle()
+    assert str(other / "a.log") not in follower.present_troubles
+
+
 # Deletion
 
 
