@@ -110,6 +110,17 @@ MOVED = tuple(
 )
 """Rotated files go to a directory of their own, which `rotated` names."""
 
+AWAY = tuple(
+    Scene((paths,), logs, rotated=("/d.*/*", "/t.*/*"), operations=operations)
+    for paths, logs, operations in (
+        (("/d/*.log*", "/t/*.log*"), ("/d/app.log", "/t/web.log"), ALL),
+        (("/d/*.log*", "/t/*.log*"), ("/d/app.log", "/t/web.log"), ALL | {"hard link", "drop hard link"}),
+        # Still wrong with hard links of one to the other's directory: what comes after one is taken for the other's.
+        (("/d/*.log", "/t/*.log"), ("/d/app.log", "/t/app.log"), ALL),
+    )
+)
+"""Directories are moved, with all that is in them, to where `rotated` looks."""
+
 ONCE = tuple(replace(scene, once=True) for scene in (*SCENES, *HARD_LINKED, *NAMESAKES, *MOVED))
 """The daemon runs, or is started with `--once`, by turns."""
 
@@ -884,6 +895,11 @@ def test_what_is_moved_to_where_rotated_says_is_found_there(chunk: int) -> None:
 
 
 @pytest.mark.parametrize("chunk", range(CHUNKS))
+def test_what_is_moved_with_its_directory_to_where_rotated_says_is_found_there(chunk: int) -> None:
+    play_chunk(chunk, HISTORIES // 5, AWAY)
+
+
+@pytest.mark.parametrize("chunk", range(CHUNKS))
 def test_runs_with_an_end_lose_nothing_between_them(chunk: int) -> None:
     play_chunk(chunk, HISTORIES // 5, ONCE)
 
@@ -918,7 +934,7 @@ if __name__ == "__main__":
     parser.add_argument("--scenes", default="")
     parser.add_argument("--trace", action="store_true")
     arguments = parser.parse_args()
-    scenes = (*SCENES, *HARD_LINKED, *NAMESAKES, *MOVED, *ONCE)
+    scenes = (*SCENES, *HARD_LINKED, *NAMESAKES, *MOVED, *ONCE, *AWAY)
     chosen = [scenes[int(each)] for each in arguments.scenes.split(",")] if arguments.scenes else list(SCENES)
     operations = frozenset(arguments.ops.split(",")) if arguments.ops else None
     chosen_scenes = tuple(replace(each, operations=operations or each.operations) for each in chosen)
