@@ -411,7 +411,8 @@ class TailFinder:
         missed, self._relist, self._missed = self._missed, False, False
         changed, self._changed_itself = self._changed_itself, set()
         made = self._directories.look(self._watches.round())
-        found = await self._ask(lambda: made.walk(self._looks, self._certain))
+        certain = _never if missed else self._certain
+        found = await self._ask(lambda: made.walk(self._looks, certain))
         if not self._first_pass:
             self._miss_before_watches(self._watches.new(made.watched) | made.anew)
         self._names.listed = found.present
@@ -1010,7 +1011,7 @@ class TailFinder:
             case Bury(generation):
                 self._files.drop(generation)
                 self._store(generation)
-                self._names.over(generation.known.file)
+                self._names.over(generation.known.file, generation.known.path)
                 for source, other in self._finished.bury(generation.source, log):
                     self.apply(other, Deleted(source))
                 self._gone(generation)
@@ -1123,6 +1124,11 @@ class TailFinder:
         log, path = self._awaited.expect(file)
         self._look(path, log.path)
         return path
+
+
+def _never(_path: str, _inode: int) -> bool:
+    """Where events are missing, a new file may have the path and the inode number of a known one."""
+    return False
 
 
 def _has_changed(examined: Examined | None) -> bool:

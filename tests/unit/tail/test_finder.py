@@ -864,7 +864,7 @@ async def test_a_pass_looks_at_no_file_that_it_knows(follow: Any, tmp_path: Path
     for number in range(2000):
         (tmp_path / f"{number}.log").write_text("x\n")
     looks = CountingLooks()
-    follower = follow(looks=looks)
+    follower = follow(looks=looks, rescan_interval=0.05)
     follower.unopened = []
     await follower.begin()
     assert len(follower.found) == 2000
@@ -873,10 +873,33 @@ async def test_a_pass_looks_at_no_file_that_it_knows(follow: Any, tmp_path: Path
     append(tmp_path / "another.log", "y")
     await follower.until(lambda: len(follower.found) == 2001)
     before = looks.looked.copy()
-    follower.finder._watches.tell([Event(None, OVERFLOW, 0, "")])
     append(tmp_path / "last.log", "z")
     await follower.until(lambda: len(follower.found) == 2002)
+    await asyncio.sleep(0.1)  # for a pass
     assert set(looks.looked - before) <= {f"{tmp_path}/another.log", f"{tmp_path}/last.log"}
+
+
+async def test_a_file_with_the_path_and_the_inode_number_of_one_whose_end_was_missed_is_found(
+    follow: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """After an overflow it was taken for the one before, until the next event: nobody read it."""
+    log = tmp_path / "a.log"
+    append(log, "one")
+    follower = follow()
+    follower.unopened = []
+    await follower.begin()
+    before = log.stat().st_ino
+    walk = Looks.walk
+    # As if the next file had its number.
+    monkeypatch.setattr(Looks, "walk", lambda *args: walk(*args[:-1], lambda path, _: args[-1](path, before)))
+    with monkeypatch.context() as deaf:
+        deaf.setattr(follower.finder._watches._stream, "_heard", lambda _: None)
+        log.unlink()
+        append(log, "two")
+        await follower.settle()
+    assert len(follower.found) == 1
+    follower.finder._watches.tell([Event(None, OVERFLOW, 0, "")])
+    await follower.until(lambda: len(follower.found) == 2)
 
 
 @pytest.mark.parametrize("files", [30, 60])

@@ -43,6 +43,7 @@ Step: TypeAlias = "tuple[str, int, int, int]"
 ALL = frozenset({
     "write", "rotate", "late", "half", "stop", "kill", "crash", "truncate", "copytruncate", "compress", "delete",
     "link", "overflow", "quiet", "rescan", "settle", "unlink rotated", "move directory", "repoint", "grain",
+    "carry",
 })  # fmt: skip
 
 
@@ -248,6 +249,30 @@ class Writer:
         self.files.close(source)
         self.half = False
 
+    def carry(self) -> None:
+        """Rotate as `mv` does to another file system: copied, with its time, then deleted.
+
+        Nobody writes to it any more. Else its copy would lack what is known of it, and be another file to all.
+        """
+        found = self.files.find(self.path)
+        if found is None or found.inode.links > 1 or not self.shift(keep=4):
+            return
+        for entry in (self.entry, *self.old):
+            if entry is not None:
+                self.files.close(entry)
+        self.entry, self.old = None, []
+        inode, path = found.inode, self.next_name()
+        target = self.files.create(path).inode
+        if self.world.machine.up and self.world.scene.style != "olddir":
+            self.world.announced.add(target)
+        self.files.between()
+        self.files.copy(inode, target, len(inode.data))
+        self.files.between()
+        self.files.set_modified(path, inode.modified)
+        self.files.between()
+        if found.live and found.path == self.path and inode.data == target.data:
+            self.world.unlink(self.path)
+
     def rotations(self) -> list[Dentry]:
         name = posixpath.basename(self.path)
         found = self.files.find(self.directory)
@@ -323,6 +348,7 @@ class Writer:
             "truncate": lambda _: self.truncate(),
             "copytruncate": lambda _: self.copy_and_truncate(),
             "compress": self.compress,
+            "carry": lambda _: self.carry(),
             "repoint": lambda _: self.repoint(),
             "unlink rotated": self.delete,
             "delete": lambda _: self.delete_current(),
@@ -592,7 +618,7 @@ class World:
         """Still wrong: of copies of app.log, which another tail matches, some are not known for copies."""
         if verb == "move directory":
             return not self.copied  # nor by whoever searches first, if both went while the daemon was down (seed 15045)
-        if writer.log == "/d/app.log" and verb in {"copytruncate", "compress"}:
+        if writer.log == "/d/app.log" and verb in {"copytruncate", "compress", "carry"}:
             # The other tail may meet a copy before its own has met app.log (seeds 563, 2208).
             written = [token for token in self.machine.tokens.values() if token.log == writer.log]
             met = any(token.delivered for token in written if token.content == written[-1].content)
@@ -778,7 +804,7 @@ def make(seed: int, scenes: tuple[Scene, ...] = SCENES) -> tuple[Scene, list[Ste
         "write": 10, "rotate": 4, "late": 2, "half": 1, "stop": 1, "kill": 1, "crash": 0.3, "truncate": 0.5,
         "copytruncate": 2, "compress": 2, "delete": 0.3, "overflow": 0.3, "quiet": 1, "rescan": 1, "settle": 2,
         "unlink rotated": 0.5, "go": 12, "start": 2, "open": 2, "move directory": 0.5, "repoint": 0.7,
-        "hard link": 1.5, "drop hard link": 0.3,
+        "hard link": 1.5, "drop hard link": 0.3, "carry": 1.5,
     }  # fmt: skip
     if scene.once:
         weights["start"] = 8
