@@ -887,8 +887,10 @@ class TailFinder:
 
     def _tell_waiting(self, log: Log, source: str) -> None:
         missing = log.named(source)
-        for path in log.waiting if missing is not None else ():
-            where = f"{printable(missing.known.path)}, whose directory can not be read or is not mounted"
+        if missing is None:
+            return
+        where = f"{printable(missing.known.path)}, whose directory can not be read or is not mounted"
+        for path in log.waiting:
             self._troubles.tell(path, f"may be a copy of what is read in {where}: it waits until that is there")
 
     def _is_unheard_of(self, place: Place) -> bool:

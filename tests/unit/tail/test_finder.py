@@ -887,7 +887,9 @@ async def test_a_file_with_the_path_and_the_inode_number_of_one_whose_end_was_mi
     append(log, "one")
     follower = follow()
     follower.unopened = []
-    await follower.begin()
+    await follower.settle()
+    append(tmp_path / "b.log", "what was seen before an event is certain")
+    await follower.settle()
     before = log.stat().st_ino
     walk = Looks.walk
     # As if the next file had its number.
@@ -897,9 +899,9 @@ async def test_a_file_with_the_path_and_the_inode_number_of_one_whose_end_was_mi
         log.unlink()
         append(log, "two")
         await follower.settle()
-    assert len(follower.found) == 1
+    assert len(follower.found) == 2
     follower.finder._watches.tell([Event(None, OVERFLOW, 0, "")])
-    await follower.until(lambda: len(follower.found) == 2)
+    await follower.until(lambda: len(follower.found) == 3)
 
 
 @pytest.mark.parametrize("files", [30, 60])
