@@ -7,8 +7,8 @@ from typing import Final
 
 __all__ = ["HEAD_BYTES", "is_compressed", "last_line_start", "not_text", "text_start"]
 
-HEAD_BYTES: Final = 1024
-"""A head is so many bytes from the start of a file, or all of it."""
+HEAD_BYTES: Final = 4096
+"""A head is so many bytes from the start of a file, or all of it. A witness covers what of it was read first."""
 
 _COMPRESSED: Final = {
     b"\x1f\x8b": "gz",

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 __all__ = ["Heads"]
 
-_MOST: Final = 16384
+_MOST: Final = 8192
 """So many heads of files, and of generations, are remembered. What has none is compared with all."""
 
 

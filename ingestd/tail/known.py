@@ -9,6 +9,7 @@ import re
 import time
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, NoReturn, TypeAlias
 
+from ingestd.tail.content import HEAD_BYTES
 from ingestd.tail.file_id import FileId
 from ingestd.tail.lines import line_end
 from ingestd.tail.rotation import CODECS
@@ -19,7 +20,6 @@ if TYPE_CHECKING:
     from ingestd.tail.text import Text
 
 __all__ = [
-    "FIRST_BYTES",
     "WITNESS_BYTES",
     "Known",
     "Sample",
@@ -33,9 +33,6 @@ __all__ = [
 
 WITNESS_BYTES: Final = 256
 """A witness covers at most this many bytes before its position, and as many where a long line begins."""
-
-FIRST_BYTES: Final = 4096
-"""A witness covers at most this many bytes at the beginning of a text, too: as many as were read first."""
 
 _LINE_SEARCH_BYTES: Final = 4096
 """Where a line that is longer than this begins is not looked for."""
@@ -137,7 +134,7 @@ class Witness(NamedTuple):
         if "witness_line" in detail:
             _number(detail, "witness_line", at, least=length + 1)
         if "head" in detail:
-            _number(detail, "head_bytes", FIRST_BYTES, least=1)
+            _number(detail, "head_bytes", HEAD_BYTES, least=1)
             if type(detail["head"]) is not str or not _DIGEST.fullmatch(detail["head"]):
                 _refuse(detail, "head", "32 hexadecimal digits")
 

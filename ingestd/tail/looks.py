@@ -21,7 +21,7 @@ from ingestd.tail.facts import (
 )
 from ingestd.tail.file_id import identify
 from ingestd.tail.heads import Heads
-from ingestd.tail.known import FIRST_BYTES, Witness, witness_before
+from ingestd.tail.known import Witness, witness_before
 from ingestd.tail.listings import inodes_in, is_unchanged, settled_stamp, stamp_of
 from ingestd.tail.rotation import codec_of
 from ingestd.tail.searching import Searches
@@ -392,7 +392,7 @@ def _is_whole(text: Text, size: int) -> bool:
 def _compressed_of(text: Text, originals: Iterable[Original]) -> Copy | None:
     """Whether a compressed file has the content of a known one. Its text is read forward, once."""
     with suppress(OSError):  # damaged, or not complete yet: its reader says so
-        head = text.read(0, FIRST_BYTES)
+        head = text.read(0, HEAD_BYTES)
         for original in sorted(originals, key=lambda each: each.position):
             witness = original.witness
             if witness is not None and witness.begins(head) and witness.ends(text):

@@ -8,9 +8,10 @@ from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Final
 
+from ingestd.tail.content import HEAD_BYTES
 from ingestd.tail.facts import Place, Sought
 from ingestd.tail.file_id import identify, may_hold
-from ingestd.tail.known import FIRST_BYTES, Known, birth_of
+from ingestd.tail.known import Known, birth_of
 from ingestd.tail.listings import Listing, Moved, files_in, joined, settled_stamp
 from ingestd.tail.rotation import names_of
 from ingestd.tail.text import open_text
@@ -337,7 +338,7 @@ def _has_one_of(place: Place, generations: Iterable[Known]) -> bool:
     witnesses = [known.witness for known in generations if known.witness is not None]
     try:
         with open_text(place.path, place.codec) as text:
-            head = text.read(0, FIRST_BYTES)
+            head = text.read(0, HEAD_BYTES)
             alike = [witness for witness in witnesses if witness.begins(head)]
             return any(witness.ends(text) for witness in sorted(alike, key=lambda witness: witness.at))
     except OSError:

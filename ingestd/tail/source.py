@@ -12,7 +12,8 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final, Literal, Protocol, TypeAlias
 
 from ingestd.daemon.source import End, Piece
-from ingestd.tail.known import FIRST_BYTES, WITNESS_BYTES, Known, Sample, Witness
+from ingestd.tail.content import HEAD_BYTES
+from ingestd.tail.known import WITNESS_BYTES, Known, Sample, Witness
 from ingestd.tail.lines import TRUNCATED_MARK, cut_at, find_newline, has_long_line, line_end, shorten
 
 if TYPE_CHECKING:
@@ -400,7 +401,7 @@ class TailSource:
     def _see(self, data: memoryview, end: int) -> None:
         """Keep the last bytes before `end` in mind; `data`, which ends there, begins at the position."""
         if not self._position:
-            self._head = bytes(data[:FIRST_BYTES])
+            self._head = bytes(data[:HEAD_BYTES])
         self._seen = Sample.of(end, data, self._seen or self._before)
 
     def _hold(self, into: memoryview, length: int) -> None:

@@ -27,6 +27,7 @@ from ingestd.tail import listings as listings_module
 from ingestd.tail import looks as looks_module
 from ingestd.tail import searching as searching_module
 from ingestd.tail import watches as watches_module
+from ingestd.tail.content import HEAD_BYTES
 from ingestd.tail.facts import (
     Examined,
     Place,
@@ -35,7 +36,7 @@ from ingestd.tail.facts import (
 from ingestd.tail.file_id import FileId
 from ingestd.tail.files import Files
 from ingestd.tail.finder import TailFinder
-from ingestd.tail.known import FIRST_BYTES, WITNESS_BYTES, Known, Sample, Witness
+from ingestd.tail.known import WITNESS_BYTES, Known, Sample, Witness
 from ingestd.tail.looks import Looks
 from ingestd.tail.rotation import codec_of, is_rotated_from
 from ingestd.tail.watch import CREATED, DELETED, IS_DIRECTORY, MOVED_FROM, MOVED_TO, OVERFLOW, WRITTEN, EventStream
@@ -1036,7 +1037,7 @@ class Reader:
 
     def _see(self, text: bytearray, end: int) -> None:
         if not self.position:
-            self.head = bytes(text[: min(end, FIRST_BYTES)])
+            self.head = bytes(text[: min(end, HEAD_BYTES)])
         self.seen = Sample.of(end, bytes(text[self.position : end]), self.seen or self.before)
 
     def _take(self, text: bytearray, end: int) -> None:

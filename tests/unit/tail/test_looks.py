@@ -602,11 +602,14 @@ def test_what_is_on_a_file_system_that_is_not_there_can_not_be_sought(
     if mounted == "empty":
         path.parent.mkdir()
     known = Known(str(path), str(path), FileId(1, 2), Witness.of(Sample.of(1, b"1")), 1)
-    (found,) = find(looks, search(path, known, 1))
+    wanted = search(path, known, 1, matched=lambda _: True)
+    (found,) = find(looks, wanted)
     assert found.unavailable
+    (found,) = find(looks, replace(wanted, matched=lambda _: False))
+    assert not found.unavailable, "no glob matches the log any more: it will not come back"
     path.parent.mkdir(exist_ok=True)
     (path.parent / "other").touch()
-    (found,) = find(looks, search(path, known, 1))
+    (found,) = find(looks, wanted)
     assert (found.unavailable, found.at, found.rest) == (False, None, None)
 
 
@@ -619,9 +622,10 @@ def test_on_an_overlay_a_directory_has_another_device_number_than_its_files_and_
     for other in log.parent.iterdir():
         other.unlink()
     of_a_layer = known.file._replace(device=known.file.device + 1, volume=f"{known.file.volume}-29-9be183")
-    (found,) = find(looks, search(log, known._replace(file=of_a_layer), 8))
+    followed = {"matched": lambda _: True}
+    (found,) = find(looks, search(log, known._replace(file=of_a_layer), 8, **followed))
     assert (found.unavailable, found.at) == (False, None)
-    (found,) = find(looks, search(log, known._replace(file=of_a_layer._replace(volume="aa")), 8))
+    (found,) = find(looks, search(log, known._replace(file=of_a_layer._replace(volume="aa")), 8, **followed))
     assert found.unavailable
 
 
