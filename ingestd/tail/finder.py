@@ -255,6 +255,7 @@ class TailFinder:
         await self._in_turns(list(self._logs.values()), self._seek_missing)
         await self._settle(_ROUNDS)
         self._first_pass = False
+        self._tell_left_out()
         if self._once:
             await self._wait_for_copies()
 
@@ -271,6 +272,16 @@ class TailFinder:
         for place in self._awaited.repeating():
             reason = "grows as another file does, like a copy in the making: the next run looks again"
             self._troubles.tell(place.path, reason)
+
+    def _tell_left_out(self) -> None:
+        left = [log.path for log in self._logs.values() if log.generations and log.is_left_out(log.path)]
+        if left:
+            _log.info(
+                "known logs are not read on: no glob of the tail takes them any more",
+                route=self.route.name,
+                logs=len(left),
+                some=[printable(path) for path in left[:_NAMED_MOST]],
+            )
 
     def _look_where_they_were(self, log: Log) -> None:
         for each in log.generations:
@@ -632,7 +643,7 @@ class TailFinder:
     def _log(self, path: str) -> Log:
         log = self._logs.get(path)
         if log is None:
-            log = self._logs[path] = Log(path, self._once)
+            log = self._logs[path] = Log(path, self._once, self.matches)
             self._kin.name(path, path)
         return log
 
@@ -918,6 +929,9 @@ class TailFinder:
                 continue  # of what happens there next, nobody tells
             self._vanish(self._names.looked(name, of or own or path, place.file))
         owned = self._files.find(place.file)
+        if owned is not None and owned.finder is not self and self.matches(path) and owned.log.is_left_out(path):
+            owned.finder.apply(owned.log, Taken(place.file))
+            owned = None
         if owned is not None:
             self._seen_again(owned.finder, owned.log, path, place)
         elif of is not None and of != path:

@@ -60,7 +60,7 @@ from ingestd.tail.known import Known, name_source
 from ingestd.tail.rotation import is_rotation_of
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
 
     from ingestd.daemon.source import End
     from ingestd.tail.file_id import FileId
@@ -87,6 +87,8 @@ class Log:
     path: str
     careful: bool = False
     """For a run with an end, in which nobody hears what a reader finds. Known content is checked before it is read."""
+    matches: Callable[[str], bool] = lambda _: True
+    """Whether the tail's globs take a path. They may be others than in the last run."""
     generations: list[Generation] = field(default_factory=list)
     _here: FileId | None = None
     """The file at the path, as far as known."""
@@ -175,6 +177,10 @@ class Log:
     def named(self, source: str) -> Generation | None:
         """The generation with this source."""
         return next((each for each in self.generations if each.source == source), None)
+
+    def is_left_out(self, path: str) -> bool:
+        """Whether no glob takes this log, nor a file of it at this path, any more: what is known of it is kept."""
+        return not (self.matches(self.path) or self.matches(path))
 
     @property
     def here(self) -> FileId | None:
@@ -273,6 +279,7 @@ class Log:
         place = place._replace(codec=codec)
         # A compressed file is read once, whole; but not while it is in the making.
         complete = (known.codec and generation.copy_of != NOTHING) or place.size == generation.position
+        complete = complete or self.is_left_out(place.path)
         if generation.phase is Phase.STORED:
             if known.done and complete and generation.copy_of is None:
                 generation.phase = Phase.DONE
@@ -303,7 +310,7 @@ class Log:
     def _is_cut(generation: Generation, place: Place) -> bool:
         return not generation.known.codec and place.size < generation.position
 
-    def _resume(self, generation: Generation, place: Place) -> Read | Examine:
+    def _resume(self, generation: Generation, place: Place) -> Read | Keep | Examine:
         """Go on with what was found again. What was empty, or a copy, is examined first."""
         if generation.copy_of is None and (generation.position or generation.known.witness is not None):
             return self._read(generation)
@@ -322,7 +329,10 @@ class Log:
 
     # What is read.
 
-    def _read(self, generation: Generation) -> Read:
+    def _read(self, generation: Generation) -> Read | Keep:
+        if self.is_left_out(generation.known.path):
+            generation.phase = Phase.DONE
+            return Keep(generation)
         older = itertools.dropwhile(lambda each: each is not generation, reversed(self.generations))
         before = next((each.source for each in older if each is not generation and each.phase is Phase.READING), None)
         generation.phase = Phase.READING
@@ -601,7 +611,9 @@ class Log:
     def _replace(self, generation: Generation, rest: Place | None, reason: str) -> Iterator[Command]:
         """Go on in the file that has the content now; or say that nothing has."""
         position, known = generation.position, generation.known
-        if rest is None:
+        if rest is None and self.is_left_out(known.path):
+            pass  # what was not read of it is no loss
+        elif rest is None:
             if known.size > position and not known.done:
                 yield Lose(Loss(known.path, reason, position, known.size - position, exact=False))
             elif generation.untold:

@@ -1548,6 +1548,72 @@ async def test_what_waits_for_a_file_system_that_is_not_there_is_said(follow: An
     assert str(other / "a.log") not in follower.present_troubles
 
 
+# Another configuration
+
+
+@pytest.mark.parametrize("change", [{"exclude": ("**/a.log",)}, {"paths": ("{}/b.log",)}])
+async def test_a_known_log_that_the_tail_does_not_take_any_more_is_not_read_on(
+    follow: Any, tmp_path: Path, change: dict[str, tuple[str, ...]]
+) -> None:
+    """It went on for ever: also of a log that was left out since it has secrets."""
+    for name in ("a.log", "b.log"):
+        append(tmp_path / name, f"{name} 1")
+    follower = follow()
+    await follower.settle()
+    before = follower.route
+    follower.stop()
+    (tmp_path / "a.log").rename(tmp_path / "a.log.1")
+    append(tmp_path / "a.log.1", "a.log 2")
+    for name in ("a.log", "b.log"):
+        append(tmp_path / name, f"{name} 3")
+    follower.route = replace(before, **{key: tuple(each.format(tmp_path) for each in change[key]) for key in change})
+    follower.start()
+    await follower.settle()
+    append(tmp_path / "a.log.1", "a.log 4")
+    append(tmp_path / "b.log", "b.log 4")
+    read = ["a.log 1", "b.log 1", "b.log 3", "b.log 4"]
+    await follower.reads(*read, ordered=False)
+    follower.stop()
+    follower.route = before
+    follower.start()
+    await follower.reads(*read, "a.log 2", "a.log 3", "a.log 4", ordered=False)
+    assert not follower.losses
+
+
+async def test_a_left_out_log_that_is_gone_is_no_loss(follow: Any, log: Any) -> None:
+    append(log, "1")
+    follower = follow()
+    await follower.settle()
+    follower.stop()
+    change(follower, size=10)
+    log.unlink()
+    follower.route = replace(follower.route, exclude=("**/a.log",))
+    follower.start()
+    await follower.settle()
+    assert not follower.losses
+    assert not follower.stored
+
+
+async def test_a_known_log_that_another_tail_takes_now_goes_to_that_one(follow: Any, tmp_path: Path) -> None:
+    """A tail was made two: the second one was told that the file belongs to the first."""
+    for name in ("a.log", "b.log"):
+        append(tmp_path / name, f"{name} 1")
+    first = follow()
+    await first.settle()
+    first.stop()
+    first.route = replace(first.route, paths=(f"{tmp_path}/a.log",))
+    first.start()
+    second = follow("b.log", name="second", beside=[first])
+    await first.begin()
+    await second.begin()
+    append(tmp_path / "b.log", "b.log 2")
+    await second.reads("b.log 1", "b.log 2")
+    await first.settle()
+    assert first.texts == [b"a.log 1", b"b.log 1"]
+    assert [stored.detail["log"] for stored in first.stored.values()] == [f"{tmp_path}/a.log"]
+    assert not second.troubles
+
+
 # Deletion
 
 
