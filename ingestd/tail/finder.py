@@ -530,7 +530,7 @@ class TailFinder:
         self._relist = self._relist or missed or bool(changed)
         self._missed = self._missed or missed
         self._changed_itself |= changed
-        self._take(self._names.heard(names))
+        self._take(self._names.heard([each for each in names if not each[1] & IS_DIRECTORY]))
         for path, mask, _ in names:
             self._changed(path, mask)
         self._news.set()
@@ -680,9 +680,14 @@ class TailFinder:
                 self._warn_untold(due.untold)
             self._search_again()
         for path in self._vanished.take_lost(time.monotonic(), busy=bool(self._due)):
-            self._sources.lost(Loss(printable(path), VANISHED, 0, 0, exact=False))
+            if not self._is_compressed(path):
+                self._sources.lost(Loss(printable(path), VANISHED, 0, 0, exact=False))
         if not (self._due or self._vanished or self._relist or self._names.moving):
             self._all_known = self._heard_at
+
+    def _is_compressed(self, path: str) -> bool:
+        """Whether there is a compressed file beside a vanished one that is called after it, and is read."""
+        return any(self._names.has(f"{path}.{codec}") for codec in CODECS if codec)
 
     def _search_again(self) -> None:
         """Files vanished while something else was searched for, or came and went before their directory was watched."""
@@ -922,6 +927,8 @@ class TailFinder:
         if place is None:
             self._miss_awaited(path, None)
             self._vanish(self._names.looked(path, of or path, None))
+            if sighting.trouble is not None:  # what stands there is no file
+                self._names.judge(path, judged=True)
             return
         self._miss_awaited(path, place.file)
         for name in {path, place.path} if of or own else ():

@@ -1548,6 +1548,39 @@ async def test_what_waits_for_a_file_system_that_is_not_there_is_said(follow: An
     assert str(other / "a.log") not in follower.present_troubles
 
 
+async def test_a_file_that_was_compressed_before_it_was_seen_did_not_vanish(follow: Any, tmp_path: Path) -> None:
+    """logrotate with `compress` and without `delaycompress`: each rotation told of a loss."""
+    follower = follow("*.log", "*.log-*", compressed="read")
+    append(tmp_path / "a.log", "1")
+    await follower.settle()
+    append(tmp_path / "b.log", "2")
+    for name in ("a.log", "b.log"):
+        rotated = tmp_path / f"{name}-1"
+        (tmp_path / name).rename(rotated)
+        (tmp_path / f"{rotated.name}.gz").write_bytes(gzip.compress(rotated.read_bytes()))
+        rotated.unlink()
+        append(tmp_path / name, name)
+    await follower.reads("1", "2", "a.log", "b.log", ordered=False)
+    await follower.settle()
+    assert not follower.losses
+
+
+@pytest.mark.parametrize("seen", [True, False])
+async def test_what_goes_and_was_no_file_did_not_vanish(follow: Any, tmp_path: Path, seen: bool) -> None:
+    follower = follow()
+    await follower.settle()
+    (tmp_path / "a.log").mkdir()
+    if seen:  # else nobody can know what it was
+        os.mkfifo(tmp_path / "b.log")
+        (tmp_path / "c.log").symlink_to("nothing")
+        await follower.settle()
+        (tmp_path / "b.log").unlink()
+        (tmp_path / "c.log").unlink()
+    (tmp_path / "a.log").rmdir()
+    await follower.settle()
+    assert not follower.losses
+
+
 # Another configuration
 
 
