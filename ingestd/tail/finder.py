@@ -935,10 +935,8 @@ class TailFinder:
             if not self._watches.sees(name):
                 continue  # of what happens there next, nobody tells
             self._vanish(self._names.looked(name, of or own or path, place.file))
+        self._take_over(path, place.file)
         owned = self._files.find(place.file)
-        if owned is not None and owned.finder is not self and self.matches(path) and owned.log.is_left_out(path):
-            owned.finder.apply(owned.log, Taken(place.file))
-            owned = None
         if owned is not None:
             self._seen_again(owned.finder, owned.log, path, place)
         elif of is not None and of != path:
@@ -949,6 +947,12 @@ class TailFinder:
             self.apply(self._log(own), Seen(place, here=own == path))
         elif self.matches(path):
             self._belongs(path, self._files.taken_before(self, path))
+
+    def _take_over(self, path: str, file: FileId) -> None:
+        """Another tail may have read a file that only this one takes any more."""
+        owned = self._files.find(file)
+        if owned is not None and owned.finder is not self and self.matches(path) and owned.log.is_left_out(path):
+            owned.finder.apply(owned.log, Taken(file))
 
     def _miss_awaited(self, path: str, found: FileId | None) -> None:
         """A file that is waited for may not be where it was: it is searched for."""

@@ -180,6 +180,11 @@ class Known(NamedTuple):
     apart: bool = False
     links: int = 1
 
+    @property
+    def read(self) -> int:
+        """So many bytes of the text are known to have been read: those that the witness stands behind."""
+        return 0 if self.witness is None else self.witness.at
+
     def holds(self, text: Text) -> bool:
         """Whether a text has the bytes of the witness, as this generation has. Raises `OSError`."""
         return self.witness is None or self.witness.fits(text)

@@ -330,7 +330,8 @@ def _place(path: str, file: FileId, status: os.stat_result, codec: str = "") -> 
 
 def _copied_from(wanted: Examination, text: Text, size: int, head: bytes, heads: Heads) -> Copy | Doubtful | None:
     doubtful = None
-    for original in wanted.originals:
+    # The longest content first: what has only a header begins like all that have this.
+    for original in sorted(wanted.originals, key=lambda each: each.witness.at if each.witness else 0, reverse=True):
         verdict = _compare(text, size, head, original, heads)
         if isinstance(verdict, Copy):
             return verdict

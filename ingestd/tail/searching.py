@@ -81,15 +81,18 @@ class Searches:
         for moved in rotated.values():
             moved.forget_ages()
         self._forget_changed_moves()
+        self._claimed: dict[FileId, str] = {}
+        """Files that have the content of a source that is sought. Another one that begins so is not in them."""
         self._seen: dict[int, tuple[str, Place]] = {}
         """What looks at rotated files showed, by inode number, for all searches of a round; and at which path."""
 
     def made(self, searches: Sequence[Search]) -> list[Sought]:
         """Where each generation was found."""
-        wanted = dict(enumerate(searches))
+        # The longest content first: what has only a header is in all that have this.
+        wanted = dict(sorted(enumerate(searches), key=lambda each: each[1].known.read, reverse=True))
         found = self._made(wanted)
         found |= self._made(self._where_others_went(wanted, found))
-        return [found[index] for index in wanted]
+        return [found[index] for index in sorted(wanted)]
 
     def _made(self, searches: Mapping[int, Search]) -> dict[int, Sought]:
         found: dict[int, Sought] = {}
@@ -189,27 +192,35 @@ class Searches:
     def _by_content(self, search: Search, at: Place | None) -> Place | None:
         """The copy, or the compressed successor, that has the bytes of the witness; the newest first.
 
-        What stands where the log is written may be the next generation, with the same header: it comes last.
+        What was modified when the file was comes before all: it is that file, moved to another file system. What stands
+        where the log is written may be the next generation, with the same header: it comes last.
         """
         known = search.known
         if known.witness is None:
             return None
         without: set[FileId] = set()
+
+        def likelihood(place: Place) -> tuple[bool, bool, int]:
+            same_time = place.modified == known.modified
+            return same_time, os.path.basename(place.path) not in search.names, place.modified
+
         for tries in range(_TRIES):
             found = [
                 place
                 for place in self._rotations(search)
                 if place.file not in without
+                and self._claimed.get(place.file, search.source) == search.source
                 and (place.codec or place.size >= search.position)
                 and not (at is not None and place.file.same(at.file))
                 and (not search.taken(place) or self._is_overwritten(place, search.over(place.file)))
                 and (not place.codec or place.modified // 10**9 >= known.modified // 10**9)
             ]
-            found.sort(key=lambda each: (os.path.basename(each.path) not in search.names, each.modified), reverse=True)
+            found.sort(key=likelihood, reverse=True)
             shifted = False
             for place in found:
                 try:
                     if self._holds(place, known, search.position):
+                        self._claimed[place.file] = search.source
                         return place
                     without.add(place.file)
                 except _Shifted:

@@ -706,6 +706,38 @@ def test_where_one_file_of_a_directory_went_the_others_are_sought(looks: Looks, 
     assert not third.unavailable
 
 
+def test_what_has_only_a_header_does_not_take_the_file_of_what_has_more(looks: Looks, tmp_path: Path) -> None:
+    """Its position was the other one's then, and lines came twice."""
+    header, lines = tmp_path / "a.log", tmp_path / "b.log"
+    header.write_bytes(b"header\n")
+    lines.write_bytes(b"header\nline\n")
+    wanted = [search(path, known_of(path, path.stat().st_size), path.stat().st_size) for path in (header, lines)]
+    wanted = [replace(each, source=each.known.path, names=("a.log", "b.log")) for each in wanted]
+    for path in (header, lines):
+        shutil.copy2(path, path.with_name(f"{path.name}.1"))
+        path.unlink()
+    modified(tmp_path / "a.log.1", -10)
+    assert [found.rest for found in find(looks, *wanted)] == [place_of(tmp_path / f"{each}.log.1") for each in "ab"]
+    copy = tmp_path / "copy.log"
+    copy.write_bytes(b"header\nline\n")
+    gone = [replace(original(copy, at), source=str(at), path="") for at in (7, 12)]
+    assert examine(looks, copy, *gone) == Copy("12", 0, sure=False)
+
+
+def test_of_copies_with_one_beginning_the_one_with_the_time_of_the_file_is_it(looks: Looks, tmp_path: Path) -> None:
+    """Logs that were moved to another machine, while they had only a header."""
+    log = tmp_path / "a.log"
+    log.write_bytes(b"header\n")
+    wanted = search(log, known_of(log, 7)._replace(modified=log.stat().st_mtime_ns), 7)
+    copies = [log.with_name(name) for name in ("a.log.1", "a.log.2")]
+    for copy in copies:
+        shutil.copy2(log, copy)
+    log.unlink()
+    modified(copies[1], 10)
+    (found,) = find(looks, wanted)
+    assert found.rest == place_of(copies[0])
+
+
 def test_what_came_after_a_log_is_sought_in_directories_that_are_near(looks: Looks, tmp_path: Path) -> None:
     moved = tmp_path / "moved"
     log = tmp_path / "a" / "app.log"
