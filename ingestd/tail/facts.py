@@ -294,6 +294,8 @@ class Generation:
     """Empty in an earlier run, and not examined in this one."""
     cut: bool = False
     """Its file was truncated as it was read. Others may have been written there, copied and truncated since."""
+    grown: int = 0
+    """Bytes that its file, which is compressed, has more than when it was read to its end, if that is read now."""
     sought_again: bool = False
     """Its content was sought a second time: a file seemed to have it, and the search did not find that file."""
 

@@ -58,6 +58,8 @@ _CHECKS: Final[tuple[_Check, ...]] = (
     _number_check("size"),
     _number_check("links", 1, least=1),
     _number_check("modified", least=-_SIGNED),
+    _number_check("read_size"),
+    _number_check("read_modified", least=-_SIGNED),
     ("handle", "", str, _HEXADECIMAL.fullmatch, "hexadecimal digits"),
     ("volume", "", str, _HEXADECIMAL.fullmatch, "hexadecimal digits"),
     ("codec", "", str, CODECS.__contains__, f"one of {', '.join(filter(None, CODECS))}"),
@@ -165,7 +167,8 @@ class Known(NamedTuple):
     away; it is remembered so that it is not sent again. copy_of: the source that it repeats, as long as that one may
     still be another log that only begins alike. apart: it is none, since it was made where no log is written; it is not
     read, however long it repeats that source. links: the most names that its file had. If it had several, it may be in
-    any directory of the tail.
+    any directory of the tail. read_size, read_modified: of a compressed file, its bytes and `modified` when it was read
+    to its end; 0 if it was not yet.
     """
 
     log: str
@@ -179,6 +182,8 @@ class Known(NamedTuple):
     copy_of: str = ""
     apart: bool = False
     links: int = 1
+    read_size: int = 0
+    read_modified: int = 0
 
     @property
     def read(self) -> int:
@@ -205,6 +210,8 @@ class Known(NamedTuple):
             ("size", self.size),
             ("modified", self.modified),
             ("codec", self.codec),
+            ("read_size", self.read_size),
+            ("read_modified", self.read_modified),
             ("done", self.done),
             ("copy_of", self.copy_of),
             ("apart", self.apart),
@@ -245,7 +252,8 @@ class Known(NamedTuple):
         log, path = stored_path(detail["log"]), stored_path(detail["path"])
         done, copy_of, apart = get("done", False), get("copy_of", ""), get("apart", False)
         size, modified, codec, links = get("size", 0), get("modified", 0), get("codec", ""), get("links", 1)
-        return cls(log, path, file, witness, size, modified, codec, done, copy_of, apart, links)
+        read = get("read_size", 0), get("read_modified", 0)
+        return cls(log, path, file, witness, size, modified, codec, done, copy_of, apart, links, *read)
 
 
 def _digest_of(data: bytes) -> str:

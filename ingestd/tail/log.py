@@ -277,8 +277,9 @@ class Log:
             links = max(known.links, place.links)
             generation.known = known = known._replace(path=place.path, file=place.file, codec=codec, links=links)
         place = place._replace(codec=codec)
-        # A compressed file is read once, whole; but not while it is in the making.
-        complete = (known.codec and generation.copy_of != NOTHING) or place.size == generation.position
+        # A compressed file is read whole, unless it is in the making; and read on if it is another one since.
+        packed = known.codec and generation.copy_of != NOTHING
+        complete = not _has_changed(known, place) if packed else place.size == generation.position
         complete = complete or self.is_left_out(place.path)
         if generation.phase is Phase.STORED:
             if known.done and complete and generation.copy_of is None:
@@ -301,10 +302,19 @@ class Log:
                 generation.known = known._replace(modified=place.modified)
                 yield from self._seek_content(known.modified)  # it was written to, and truncated
         elif generation.phase is Phase.DONE:
-            if generation.copy_of is not None or place.size < generation.position:
+            if known.codec and generation.copy_of is None:
+                yield self._read_on(generation, place)
+            elif generation.copy_of is not None or place.size < generation.position:
                 yield Examine(place)
             else:
                 yield self._read(generation)
+
+    def _read_on(self, generation: Generation, place: Place) -> Read:
+        """A compressed file changed after it was read. If it grew, it may go on growing."""
+        reading = self._read(generation)
+        generation.grown = max(0, place.size - generation.known.read_size)
+        generation.last = self.careful or not generation.grown or self._left(place.file)
+        return reading
 
     @staticmethod
     def _is_cut(generation: Generation, place: Place) -> bool:
@@ -616,6 +626,8 @@ class Log:
         elif rest is None:
             if known.size > position and not known.done:
                 yield Lose(Loss(known.path, reason, position, known.size - position, exact=False))
+            elif generation.grown and reason == DELETED:
+                yield Lose(Loss(known.path, reason, position, generation.grown, exact=False))
             elif generation.untold:
                 yield Untold(generation)
         elif generation.copy_of:
@@ -705,7 +717,7 @@ class Log:
         known, position = generation.known, generation.position
         if size > position:
             yield Lose(Loss(known.path, TRUNCATED, position, size - position, exact=False))
-        generation.phase = Phase.DONE
+        generation.phase, generation.grown = Phase.DONE, 0
         generation.known = generation.known._replace(done=True)
         yield Keep(generation)
 
@@ -724,3 +736,8 @@ class Log:
         generation.phase, generation.links = Phase.DONE, 0
         generation.known = generation.known._replace(done=True)
         yield Bury(generation)
+
+
+def _has_changed(known: Known, place: Place) -> bool:
+    """Whether a compressed file was written to since it was read to its end."""
+    return bool(known.read_size) and (known.read_size, known.read_modified) != (place.size, place.modified)

@@ -31,6 +31,10 @@ Kind: TypeAlias = Literal["taken", "concluded", "deleted", "truncated", "gone", 
 CHUNKS_PER_READ: Final = 8
 """How many times `into` is filled in one `read` to find the end of a line; then others get their turn."""
 
+IN_THE_MAKING: Final = 60.0
+"""Seconds without a change after which a compressed file that ends too early is damaged, and one that grew does so no
+more, for now."""
+
 
 class Owner(Protocol):
     """What a source needs of its reader."""
@@ -94,6 +98,7 @@ class TailSource:
         self._head: bytes = b""  # what was read first, if that was the beginning
         self._size = self._most = max(self._known.size, found.position)
         self._modified, self._links = self._known.modified, self._known.links
+        self._read_to_end = self._known.read_size, self._known.read_modified
         self._told = (self._known.path, self._known.size)
         self._scanned = 0
         self._within_split = False
@@ -125,7 +130,8 @@ class TailSource:
             witness = Witness.of(self._seen, witness).with_head(self._head)
         modified = self._known.modified if self._known.codec else self._modified
         known = self._known._replace(witness=witness, size=self._most, modified=modified, links=self._links)
-        return known.to_detail()
+        read_size, read_modified = self._read_to_end
+        return known._replace(read_size=read_size, read_modified=read_modified).to_detail()
 
     def has_news(self) -> bool:
         """Whether the file is larger than `detail` told last or, as a `look` has shown, elsewhere."""
@@ -355,7 +361,14 @@ class TailSource:
         if self._known.codec:
             if not text.complete:
                 self._postpone()  # the next read meets the damage
-            return "concluded" if text.complete else None
+                return None
+            self._read_to_end = text.packed, self._modified
+            if self._concluded:
+                return "concluded"
+            self._let_pass(math.inf)
+            if self._wait(IN_THE_MAKING if self._linked else 0):
+                return None
+            return "concluded" if self._linked else "deleted"
         if (self._linked and not self._concluded) or self._wait():
             return None
         return "concluded" if self._linked else "deleted"
@@ -379,14 +392,20 @@ class TailSource:
     def _damaged(self, text: Text) -> Piece | None:
         """A compressed file is damaged here, or not written to its end: then it still changes."""
         self._most = max(self._most, text.size)
-        modified = text.status().st_mtime_ns
-        if modified != self._modified:
-            self._modified, self.news_at = modified, time.monotonic()
-        return None if self._wait() else self._finish("damaged")
+        status = text.status()
+        if status.st_mtime_ns != self._modified:
+            self._modified, self.news_at = status.st_mtime_ns, time.monotonic()
+        making = text.packed == status.st_size and time.time() < self._modified / 1e9 + IN_THE_MAKING
+        if self._wait(IN_THE_MAKING if making else 0):
+            return None
+        if text.size < self._position:
+            return self._finish("truncated")  # and written anew
+        self._read_to_end = status.st_size, self._modified
+        return self._finish("damaged")
 
-    def _wait(self) -> bool:
-        """Whether there was news a short while ago; then look again."""
-        wait = self.news_at + self._owner.route.leave_after - time.monotonic()
+    def _wait(self, least: float = 0) -> bool:
+        """Whether there was news a short while ago, or within the `least` seconds; then look again."""
+        wait = self.news_at + max(least, self._owner.route.leave_after) - time.monotonic()
         if wait > 0:
             self._owner.wake(self, wait)
         return wait > 0

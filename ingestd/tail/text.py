@@ -38,7 +38,11 @@ class Text(Protocol):
 
     @property
     def complete(self) -> bool:
-        """Whether it is compressed and was decoded to its end: nothing can follow."""
+        """Whether it is compressed and was decoded to its end, as that was then."""
+
+    @property
+    def packed(self) -> int:
+        """Bytes of the compressed file that were taken in; 0 of another one."""
 
     def read_into(self, view: memoryview, position: int) -> int:
         """Fill `view` from a position; the number of bytes, fewer only at the end, 0 at or behind it.
@@ -95,6 +99,7 @@ class PlainText(_Open):
     """A file that is not compressed."""
 
     complete = False
+    packed = 0
 
     @property
     def size(self) -> int:
@@ -124,6 +129,7 @@ class CompressedText(_Open):
         self._make = decoder
         self._errors = errors
         self.size = 0
+        self.packed = 0
         self.complete = False
         self._rewind()
 
@@ -194,6 +200,7 @@ class CompressedText(_Open):
     def _load(self) -> bool:
         self._input = os.pread(self.descriptor, _BLOCK_BYTES, self._offset)
         self._offset += len(self._input)
+        self.packed = max(self.packed, self._offset)
         return bool(self._input)
 
     def _next(self) -> bool:

@@ -27,6 +27,7 @@ from ingestd.daemon.source import StoredPosition
 from ingestd.tail import awaited
 from ingestd.tail import finder as finder_module
 from ingestd.tail import finished as finished_module
+from ingestd.tail import source as source_module
 from ingestd.tail import watch as watch_module
 from ingestd.tail.looks import Looks
 
@@ -1198,6 +1199,180 @@ async def test_the_rest_is_read_from_a_file_that_was_met_empty_and_compressed_to
     await follower.reads("1", "3", "2")
     assert not follower.losses
     assert not follower.told
+
+
+def member(*lines: str, codec: str = "gz") -> bytes:
+    """One member, frame or stream of a compressed file."""
+    return COMPRESS[codec]("".join(f"{line}\n" for line in lines).encode())
+
+
+def pack(path: Path, *lines: str) -> None:
+    """Append a member, as nginx does with `gzip flush`."""
+    with path.open("ab") as stream:
+        stream.write(member(*lines))
+
+
+def follow_packed(follow: Any, globs: str = "*.gz", **settings: Any) -> Any:
+    return follow(globs, compressed="read", rescan_interval=0.05, **settings)
+
+
+@pytest.fixture
+def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A compressed file that may be in the making is not waited for."""
+    monkeypatch.setattr(source_module, "IN_THE_MAKING", 0.2)
+
+
+@pytest.mark.parametrize("codec", COMPRESS)
+async def test_members_that_are_appended_after_a_compressed_file_was_read_are_read_too(
+    follow: Any, tmp_path: Path, codec: str, impatient: None
+) -> None:
+    path = tmp_path / f"a.{codec}"
+    path.write_bytes(member("0", codec=codec))
+    follower = follow_packed(follow, "*")
+    await follower.reads("0")
+    for number in range(1, 4):
+        with path.open("ab") as stream:
+            stream.write(member(str(number), codec=codec))
+        await follower.reads(*map(str, range(number + 1)))
+    follower.restart()
+    await follower.reads("0", "1", "2", "3")
+    with path.open("ab") as stream:
+        stream.write(member("4", codec=codec))
+    await follower.reads("0", "1", "2", "3", "4")
+    assert not follower.losses
+
+
+async def test_a_compressed_log_is_renamed_and_begun_anew_while_it_grows(follow: Any, tmp_path: Path) -> None:
+    """Its reader waits for more, and the next one of the log was held back as long."""
+    path = tmp_path / "a.gz"
+    pack(path, "1")
+    follower = follow_packed(follow)
+    await follower.reads("1")
+    pack(path, "2")
+    await follower.reads("1", "2")
+    assert len(follower.sources) == 1, "it may go on growing"
+    path.rename(tmp_path / "a.gz.0")
+    pack(path, "3")
+    await follower.reads("1", "2", "3")
+    pack(tmp_path / "a.gz.0", "late")
+    await follower.reads("1", "2", "3", "late")
+    assert not follower.losses
+
+
+async def test_a_compressed_file_that_is_rewritten_in_place_is_read_anew(
+    follow: Any, tmp_path: Path, impatient: None
+) -> None:
+    path = tmp_path / "a.gz"
+    pack(path, "old 1", "old 2", "old 3")
+    follower = follow_packed(follow)
+    await follower.reads("old 1", "old 2", "old 3")
+    path.write_bytes(member("new 1"))
+    await follower.reads("old 1", "old 2", "old 3", "new 1")
+    path.write_bytes(member("later 1", "later 2", "later 3", "later 4"))
+    read = ["old 1", "old 2", "old 3", "new 1", "later 1", "later 2", "later 3", "later 4"]
+    await follower.reads(*read)
+    path.write_bytes(b"")
+    await follower.reads(*read)
+    pack(path, "last")
+    await follower.reads(*read, "last")
+    assert not follower.losses
+
+
+async def test_a_compressed_file_whose_time_alone_changes_is_read_once_more_and_no_line_is_sent_again(
+    follow: Any, tmp_path: Path
+) -> None:
+    path = tmp_path / "a.gz"
+    pack(path, "1")
+    follower = follow_packed(follow)
+    await follower.reads("1")
+    before = len(follower.found)
+    later(path, -1000)
+    await follower.until(lambda: len(follower.found) > before and not follower.sources)
+    await follower.settle()
+    await asyncio.sleep(0.3)
+    await follower.settle()
+    assert len(follower.found) == before + 1
+    assert follower.texts == [b"1"]
+
+
+async def test_an_upload_of_a_compressed_file_that_pauses_is_no_damage(follow: Any, tmp_path: Path) -> None:
+    lines = [f"{number} {os.urandom(20).hex()}" for number in range(5000)]
+    data = member(*lines)
+    path = tmp_path / "a.gz"
+    follower = follow_packed(follow)
+    path.write_bytes(data[: len(data) // 2])
+    os.utime(path, (time.time() - 10, time.time() - 10))  # it pauses
+    await follower.until(lambda: len(follower.lines) > 1000)
+    await follower.settle()
+    assert not follower.ended
+    with path.open("ab") as stream:
+        stream.write(data[len(data) // 2 :])
+    await follower.reads(*lines)
+    assert not follower.losses
+
+
+async def test_an_upload_that_goes_on_after_it_was_said_to_be_damaged_is_read_to_its_end(
+    follow: Any, tmp_path: Path
+) -> None:
+    lines = [f"{number} {os.urandom(20).hex()}" for number in range(5000)]
+    data = member(*lines)
+    path = tmp_path / "a.gz"
+    path.write_bytes(data[: len(data) // 2])
+    os.utime(path, (1000, 1000))
+    follower = follow_packed(follow)
+    await follower.until(lambda: follower.losses)
+    assert [loss.reason for loss in follower.losses] == ["damaged"]
+    with path.open("ab") as stream:
+        stream.write(data[len(data) // 2 :])
+    await follower.reads(*lines)
+    assert len(follower.losses) == 1
+
+
+async def test_members_that_were_seen_and_deleted_unread_are_lost_loudly(follow: Any, tmp_path: Path) -> None:
+    path = tmp_path / "a.gz"
+    pack(path, "1")
+    follower = follow_packed(follow)
+    await follower.reads("1")
+    follower.unopened = []  # its workers are busy
+    pack(path, "2")
+    await follower.until(lambda: follower.unopened)
+    path.unlink()
+    await asyncio.sleep(0.2)
+    follower.open_all()
+    await follower.until(lambda: follower.losses)
+    await follower.settle()
+    assert [(loss.reason, loss.start, loss.length) for loss in follower.losses] == [("deleted", 2, len(member("2")))]
+    assert not follower.stored
+
+
+async def test_of_a_compressed_file_that_grew_and_is_deleted_nothing_is_kept_for_long(
+    follow: Any, tmp_path: Path
+) -> None:
+    path = tmp_path / "a.gz"
+    pack(path, "1")
+    follower = follow_packed(follow)
+    await follower.reads("1")
+    pack(path, "2")
+    await follower.reads("1", "2")
+    path.unlink()
+    await follower.until(lambda: not follower.sources)
+    await follower.settle()
+    assert [end.kind for end in follower.ended.values()] == ["deleted"]
+    assert not follower.losses
+
+
+async def test_thousands_of_compressed_files_are_looked_at_in_turns(
+    follow: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(finished_module, "_RECENT_MOST", 2)
+    monkeypatch.setattr(finished_module, "_PACKED_AT_ONCE", 2)
+    for number in range(9):
+        pack(tmp_path / f"{number}.gz", str(number))
+    follower = follow_packed(follow)
+    await follower.reads(*map(str, range(9)), ordered=False)
+    for number in range(9):
+        pack(tmp_path / f"{number}.gz", f"{number} late")
+    await follower.reads(*map(str, range(9)), *(f"{number} late" for number in range(9)), ordered=False)
 
 
 async def test_a_copy_that_goes_on_by_itself_is_a_file_of_its_own(follow: Any, log: Any) -> None:

@@ -67,6 +67,8 @@ knowns = st.builds(
     copy_of=st.sampled_from(["", "1-2-3"]),
     apart=st.booleans(),
     links=st.integers(1, 2**16),
+    read_size=numbers,
+    read_modified=st.integers(-(2**62), 2**62),
 )
 
 

@@ -768,7 +768,7 @@ async def test_a_compressed_file_is_read_from_its_position_to_its_end(reading: A
     path = tmp_path / "a.log.1.gz"
     path.write_bytes(gzip.compress(b"one\ntwo\nlast"))
     reads = reading()
-    source = reads.open(path, 4, known=known_of(path, 4, "gz"))
+    source = reads.open(path, 4, known=known_of(path, 4, "gz"), last=True)
     assert await reads.drain(source) == [b"two", b"last"]
     assert source.finished is not None
     assert (source.finished.kind, source.finished.position) == ("concluded", 12)
@@ -778,7 +778,7 @@ async def test_decoding_up_to_the_position_gives_others_their_turn(reading: Any,
     path, text = tmp_path / "a.log.1.gz", b"".join(b"%07d\n" % number for number in range(500_000))
     path.write_bytes(gzip.compress(text, 1))
     reads = reading()
-    source = reads.open(path, 3_999_992, known=known_of(path, 0, "gz")._replace(size=4_000_000))
+    source = reads.open(path, 3_999_992, known=known_of(path, 0, "gz")._replace(size=4_000_000), last=True)
     turns = 0
     while (taken := take(source, 65536)) is None:
         turns += 1
@@ -796,7 +796,7 @@ async def test_a_compressed_file_is_not_decoded_twice_for_what_was_read_and_not_
     begun, real = [], text_module.CompressedText._rewind
     monkeypatch.setattr(text_module.CompressedText, "_rewind", lambda text: (begun.append(text), real(text)))
     reads = reading()
-    assert len(await reads.drain(reads.open(path, 0, known=known))) == 1_000_000
+    assert len(await reads.drain(reads.open(path, 0, known=known, last=True))) == 1_000_000
     assert len(begun) == 1
 
 
@@ -833,11 +833,31 @@ async def test_whole_lines_before_damage_are_taken_and_then_it_is_said(
     assert len(lines) > 3000
     assert take(source) is None
     assert source.finished is None, "it may be in the making"
-    clock.now += 10
+    clock.now += 59
+    assert take(source) is None
+    assert source.finished is None, "an upload may pause"
+    clock.now += 1
     assert take(source) is None
     assert source.finished is not None
     assert (source.finished.kind, source.finished.position) == ("damaged", len(b"".join(lines)))
     assert len(b"".join(lines)) <= source.finished.size <= len(text)
+
+
+async def test_a_compressed_file_that_was_cut_off_long_ago_is_said_to_be_damaged_soon(
+    reading: Any, tmp_path: Path, clock: Any
+) -> None:
+    path = tmp_path / "a.log.1.gz"
+    path.write_bytes(gzip.compress(b"1\n2\n")[:-4])
+    os.utime(path, (1, 1))
+    source = reading().open(path, known=known_of(path, 0, "gz")._replace(size=0))
+    taken = take(source)
+    assert taken is not None
+    assert taken[1] == b"1\n2\n"
+    assert take(source) is None
+    assert source.finished is None
+    clock.now += 10
+    assert take(source) is None
+    assert source.finished == ended("damaged", path, 4)
 
 
 async def test_a_compressed_file_in_the_making_is_read_as_it_grows(reading: Any, tmp_path: Path, clock: Any) -> None:
@@ -845,7 +865,7 @@ async def test_a_compressed_file_in_the_making_is_read_as_it_grows(reading: Any,
     text = b"".join(b"%d %s\n" % (number, os.urandom(50).hex().encode()) for number in range(10_000))
     data = gzip.compress(text)
     path.write_bytes(data[:200_000])
-    source = reading().open(path, known=known_of(path, 0, "gz"))
+    source = reading().open(path, known=known_of(path, 0, "gz"), last=True)
     lines = b""
     for end in (200_001, 300_000, len(data)):
         while (taken := take(source)) is not None:
