@@ -27,8 +27,7 @@ class Finished:
     """Their logs, by source, the oldest first.
 
     Recent ones are looked at again, for lines that came late; and all compressed ones in turns, for these may grow as
-    logs do. Buried ones were deleted: their content may come back
-    compressed.
+    logs do. Buried ones were deleted: their content may come back compressed.
     """
 
     def __init__(self) -> None:

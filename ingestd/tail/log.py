@@ -302,19 +302,18 @@ class Log:
                 generation.known = known._replace(modified=place.modified)
                 yield from self._seek_content(known.modified)  # it was written to, and truncated
         elif generation.phase is Phase.DONE:
-            if known.codec and generation.copy_of is None:
-                yield self._read_on(generation, place)
-            elif generation.copy_of is not None or place.size < generation.position:
-                yield Examine(place)
-            else:
-                yield self._read(generation)
+            yield self._read_on(generation, place)
 
-    def _read_on(self, generation: Generation, place: Place) -> Read:
-        """A compressed file changed after it was read. If it grew, it may go on growing."""
-        reading = self._read(generation)
-        generation.grown = max(0, place.size - generation.known.read_size)
-        generation.last = self.careful or not generation.grown or self._left(place.file)
-        return reading
+    def _read_on(self, generation: Generation, place: Place) -> Read | Keep | Examine:
+        """It changed after it was read. A compressed file that grew may go on growing."""
+        packed = bool(generation.known.codec)
+        if generation.copy_of is not None or (place.size < generation.position and not packed):
+            return Examine(place)
+        command = self._read(generation)
+        if packed:
+            generation.grown = max(0, place.size - generation.known.read_size)
+            generation.last = self.careful or not generation.grown or self._left(place.file)
+        return command
 
     @staticmethod
     def _is_cut(generation: Generation, place: Place) -> bool:

@@ -90,7 +90,8 @@ class TailRoute:
     rotation of a followed log is not read."""
     compressed: Literal["skip", "read"] = "skip"
     """Whether files that `paths` match and whose names end in .gz, .bz2, .xz, .zst or .lz4 are read. What was
-    compressed after a part of it was read is read on in any case."""
+    compressed after a part of it was read is read on in any case. A compressed file that changes after it was read is
+    read on, or anew if it was rewritten."""
     compression: Literal["none", "gzip", "snappy", "lz4", "zstd"] = "lz4"
     """How record batches are compressed."""
     compression_level: int | None = None

@@ -359,17 +359,21 @@ class TailSource:
         if self._until is not None:
             return self._complete_at(self._until, unfinished=unfinished)
         if self._known.codec:
-            if not text.complete:
-                self._postpone()  # the next read meets the damage
-                return None
-            self._read_to_end = text.packed, self._modified
-            if self._concluded:
-                return "concluded"
-            self._let_pass(math.inf)
-            if self._wait(IN_THE_MAKING if self._linked else 0):
-                return None
-            return "concluded" if self._linked else "deleted"
+            return self._complete_packed(text)
         if (self._linked and not self._concluded) or self._wait():
+            return None
+        return "concluded" if self._linked else "deleted"
+
+    def _complete_packed(self, text: Text) -> Kind | None:
+        """The same for a compressed file. One that grew after it was read to its end may go on growing."""
+        if not text.complete:
+            self._postpone()  # the next read meets the damage
+            return None
+        self._read_to_end = text.packed, self._modified
+        if self._concluded:
+            return "concluded"
+        self._let_pass(math.inf)
+        if self._wait(IN_THE_MAKING if self._linked else 0):
             return None
         return "concluded" if self._linked else "deleted"
 

@@ -1242,6 +1242,23 @@ async def test_members_that_are_appended_after_a_compressed_file_was_read_are_re
     assert not follower.losses
 
 
+async def test_a_run_with_an_end_reads_what_grew_or_was_rewritten_since_the_last_one(
+    follow: Any, tmp_path: Path
+) -> None:
+    path = tmp_path / "a.gz"
+    pack(path, "1")
+    follower = follow_packed(follow, once=True)
+    await follower.reads("1")
+    pack(path, "2")
+    follower.restart()
+    await follower.reads("1", "2")
+    assert not follower.sources
+    path.write_bytes(member("3"))
+    follower.restart()
+    await follower.reads("1", "2", "3")
+    assert not (follower.told or follower.losses)
+
+
 async def test_a_compressed_log_is_renamed_and_begun_anew_while_it_grows(follow: Any, tmp_path: Path) -> None:
     """Its reader waits for more, and the next one of the log was held back as long."""
     path = tmp_path / "a.gz"
