@@ -281,7 +281,10 @@ class Log:
         packed = known.codec and generation.copy_of != NOTHING
         complete = not _has_changed(known, place) if packed else place.size == generation.position
         complete = complete or self.is_left_out(place.path)
-        if generation.phase is Phase.STORED:
+        if complete and not packed and generation.copy_of is None and _may_be_rewritten(generation, place):
+            generation.phase = Phase.SOUGHT
+            yield Seek(generation)
+        elif generation.phase is Phase.STORED:
             if known.done and complete and generation.copy_of is None:
                 generation.phase = Phase.DONE
                 yield Keep(generation)
@@ -600,6 +603,7 @@ class Log:
         over = generation.known.done and generation.copy_of is None
         if found.at is not None and found.intact and over and found.at.size == generation.position:
             generation.phase = Phase.DONE
+            generation.known = generation.known._replace(modified=found.at.modified)
             yield Keep(generation)
         elif found.at is not None and found.intact:
             yield self._resume(generation, found.at)
@@ -735,6 +739,12 @@ class Log:
         generation.phase, generation.links = Phase.DONE, 0
         generation.known = generation.known._replace(done=True)
         yield Bury(generation)
+
+
+def _may_be_rewritten(generation: Generation, place: Place) -> bool:
+    """Whether what was read to its end was modified since, and is as long as before."""
+    over = generation.known.done and generation.phase in {Phase.STORED, Phase.DONE}
+    return over and 0 < generation.known.modified < place.modified
 
 
 def _has_changed(known: Known, place: Place) -> bool:

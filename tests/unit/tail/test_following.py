@@ -1774,6 +1774,32 @@ async def test_what_goes_and_was_no_file_did_not_vanish(follow: Any, tmp_path: P
     assert not follower.losses
 
 
+@pytest.mark.parametrize("running", [True, False])
+@pytest.mark.parametrize("once", [True, False])
+async def test_a_copy_in_the_place_of_a_file_is_read_when_it_is_overwritten(
+    follow: Any, log: Any, running: bool, once: bool
+) -> None:
+    """A report of one length, that was restored from a copy, and made anew: nobody read it, however often."""
+    follower = follow(once=once, rescan_interval=0.05)
+    append(log, "first")
+    await follower.settle()
+    follower.stop()
+    copy = log.with_name("copy")
+    shutil.copyfile(log, copy)
+    copy.rename(log)
+    follower.start()
+    await follower.settle()
+    assert follower.texts == [b"first"]
+    if not running:
+        follower.stop()
+    log.write_bytes(b"other\n")
+    if not running:
+        follower.start()
+    elif once:
+        return
+    await follower.reads("first", "other")
+
+
 # Another configuration
 
 
