@@ -167,7 +167,7 @@ class Kin:
             is_called = log.path in called_so or generation.known.path.endswith(ends)
             return is_called and (log in near or is_beside(generation.known.path))
 
-        return tuple(self._original(each, akin=is_akin(log, each)) for log, each in found.values())
+        return tuple(self._original(log, each, akin=is_akin(log, each)) for log, each in found.values())
 
     def _linked(self, log: Log) -> list[Generation]:
         """What stands at a log's path and is a generation of another log of the tail, which has met it before."""
@@ -180,11 +180,11 @@ class Kin:
         """Whether a log, or what leads to it, has one of these names."""
         return not names.isdisjoint(map(os.path.basename, (log.path, *self._through.get(log.path, ()))))
 
-    def _original(self, generation: Generation, *, akin: bool) -> Original:
+    def _original(self, log: Log, generation: Generation, *, akin: bool) -> Original:
         known, position = self._newest(generation)
         # In a run with an end nobody hears what a reader finds.
         reading = generation.phase is Phase.READING and not self._once
-        path = known.path if generation.links else ""
+        path = log.newest_path(generation, known) if generation.links else ""
         return Original(generation.source, path, known.file, position, known.witness, reading, akin)
 
     def _newest(self, generation: Generation) -> tuple[Known, int]:

@@ -178,6 +178,11 @@ class Log:
         """The generation with this source."""
         return next((each for each in self.generations if each.source == source), None)
 
+    def newest_path(self, generation: Generation, told: Known) -> str:
+        """Where a file is. It may have been renamed since its reader looked, which has `told` of it."""
+        renamed = told.path == self.path and self._left(told.file)
+        return generation.known.path if renamed else told.path
+
     def is_left_out(self, path: str) -> bool:
         """Whether no glob takes this log, nor a file of it at this path, any more: what is known of it is kept."""
         return not (self.matches(self.path) or self.matches(path))
@@ -677,8 +682,7 @@ class Log:
         generation.untold = generation.untold and end.position == generation.position
         generation.position = end.position
         size = max(known.size, end.size, generation.size if end.kind == GONE and not known.codec else 0)
-        renamed = known.path == self.path and self._left(known.file)  # since its reader looked
-        path = generation.known.path if renamed else known.path
+        path = self.newest_path(generation, known)
         if generation.known.path != path:
             yield Look(generation.known.path)  # either may be the newer one
         generation.known = known._replace(log=self.path, path=path, size=size)
