@@ -293,7 +293,7 @@ class Generation:
     unexamined: bool = False
     """Empty in an earlier run, and not examined in this one."""
     cut: bool = False
-    """Its file was truncated as it was read. Others may have been written there, copied and truncated since."""
+    """Its file was truncated as it was read, or is gone. Others may have been written there and rotated since."""
     grown: int = 0
     """Bytes that its file, which is compressed, has more than when it was read to its end, if that is read now."""
     sought_again: bool = False

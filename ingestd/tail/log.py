@@ -688,7 +688,7 @@ class Log:
         generation.known = known._replace(log=self.path, path=path, size=size)
         match end.kind:
             case "truncated" | "gone" | "deleted" if end.kind != DELETED or self._may_go_on(end):
-                generation.phase, generation.cut = Phase.SOUGHT, end.kind == TRUNCATED
+                generation.phase, generation.cut = Phase.SOUGHT, end.kind != DELETED
                 yield from self._keep_unread(generation)
                 yield Seek(generation)
             case "deleted":

@@ -191,6 +191,19 @@ def test_a_copy_waits_until_its_original_is_found() -> None:
     assert Look(copied.path, PATH) in log.step(Sought("0", place(7, 0), intact=True))
 
 
+def test_what_was_written_to_a_file_that_is_gone_since_it_was_truncated_is_sought() -> None:
+    """In an outage nobody tells of a truncation. The worker died, and the next content was compressed meanwhile."""
+    log = Log(PATH)
+    for inode in (1, 2):
+        log.step(Seen(place(inode, 5), here=True))
+        log.step(Examined(place(inode, 5), plain(5)))
+    first = log.generations[0]
+    log.step(Ended(first.source, End(GONE, PATH, 0, 5), first.known))
+    assert first.cut
+    packed = place(3, 4, f"{PATH}.1.gz")._replace(codec="gz")
+    assert Examine(packed) in log.step(Sought(first.source, rest=place(4, 5, f"{PATH}.2"), between=(packed,)))
+
+
 def test_only_what_was_not_read_of_a_deleted_file_is_sought_in_what_waits() -> None:
     """With many rotations a second each search kept the next files waiting, until they were deleted, too."""
     log = Log(PATH)
