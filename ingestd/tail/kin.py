@@ -222,7 +222,7 @@ class Kin:
             other = log.of(file)
             if other is None or other is generation:
                 return None
-            read = other.phase is Phase.DONE or (other.phase is Phase.STORED and other.known.done)
+            read = other.phase in {Phase.DONE, Phase.SOUGHT} or (other.phase is Phase.STORED and other.known.done)
             return other.known if read else None
 
         paths = [generation.known.path, log.path, *self._through.get(log.path, ()), *log.written_at, *called]

@@ -644,7 +644,8 @@ class Log:
             return
         else:
             after = self.of(rest.file)
-            if after is None:
+            if after is None or (after.phase is Phase.SOUGHT and after.copy_of is None):
+                # In place of what is looked for itself: in its file is this now.
                 after = self._add(rest, position, known.witness, Phase.DONE)
             self._waiting.pop(rest.file, None)
             self._copies.pop(rest.file, None)

@@ -323,7 +323,7 @@ class Searches:
     @classmethod
     def _is_overwritten(cls, place: Place, known: Known | None) -> bool:
         """Whether a file that was read has another content by now: that of the next rotation, copied into it."""
-        if known is None or known.witness is None or place.codec or place.modified <= known.modified:
+        if known is None or known.witness is None or place.modified <= known.modified:
             return False
         return not cls._holds(place, known, known.witness.at)
 

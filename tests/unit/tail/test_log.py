@@ -428,3 +428,22 @@ def test_what_a_run_with_an_end_left_in_a_file_is_read_where_that_is_compressed_
     (read,) = [each for each in commands if isinstance(each, Read)]
     assert read.generation.position == 10
     assert Forget(left, read.generation.source) in commands
+
+
+@pytest.mark.parametrize("first", ["backup", "log"])
+def test_what_is_found_in_place_of_what_is_looked_for_itself_is_read_there(first: str) -> None:
+    """With `--once` a backup that the next rotation overwrote is sought, too. Its answer may come first, or last."""
+    backup, truncated = known(8, 9, f"{PATH}.1"), known(7, 5)
+    log = log_with(backup, truncated)
+    log.careful = True
+    (seek, *_) = log.step(Seen(place(8, 20, f"{PATH}.1"), here=False))
+    assert isinstance(seek, Seek)
+    (seek, *_) = log.step(Seen(place(7, 2), here=True))
+    assert isinstance(seek, Seek)
+    new = place(8, 20, f"{PATH}.1")
+    answers = {"backup": Sought("0", at=new), "log": Sought("1", at=place(7, 2), rest=new)}
+    did = [*log.step(answers.pop(first)), *log.step(answers.popitem()[1])]
+    (read,) = [each.generation for each in did if isinstance(each, Read)]
+    assert (read.known.path, read.position, log.of(new.file)) == (new.path, 5, read)
+    assert {"0", "1"} == {each.generation.source for each in did if isinstance(each, Forget)}
+    assert not [each for each in log.step(Examined(new, plain(20))) if isinstance(each, Read)]
