@@ -220,10 +220,9 @@ class Kin:
 
         def over(file: FileId) -> Known | None:
             other = log.of(file)
-            if other is None or other is generation:
-                return None
-            read = other.phase in {Phase.DONE, Phase.SOUGHT} or (other.phase is Phase.STORED and other.known.done)
-            return other.known if read else None
+            if other is None or other is generation or other.phase is Phase.READING:
+                return None  # its reader may know more
+            return other.known
 
         paths = [generation.known.path, log.path, *self._through.get(log.path, ()), *log.written_at, *called]
         names = tuple(dict.fromkeys(map(os.path.basename, paths)))

@@ -202,8 +202,12 @@ class Log:
 
     def misses(self, generation: Generation) -> bool:
         """Whether it is looked for. One that was over in the last run already is where it was, as far as is known."""
+        return self._is_missing(generation) or self._unresolved(generation)
+
+    @staticmethod
+    def _is_missing(generation: Generation) -> bool:
         stored = generation.phase is Phase.STORED and not generation.known.done
-        return stored or self._unresolved(generation)
+        return stored or generation.phase is Phase.SOUGHT
 
     def may_be_copy(self, file: FileId) -> bool:
         """Whether this file seems to have the content of a generation that is looked for, or was truncated."""
@@ -644,7 +648,7 @@ class Log:
             return
         else:
             after = self.of(rest.file)
-            if after is None or (after.phase is Phase.SOUGHT and after.copy_of is None):
+            if after is None or (after.copy_of is None and self._is_missing(after)):
                 # In place of what is looked for itself: in its file is this now.
                 after = self._add(rest, position, known.witness, Phase.DONE)
             self._waiting.pop(rest.file, None)
@@ -652,6 +656,7 @@ class Log:
             size = known.size if rest.codec else rest.size  # of its text
             after.known = after.known._replace(path=rest.path, codec=rest.codec, witness=known.witness, size=size)
             after.known = after.known._replace(done=True, copy_of="")
+            after.size = rest.size
             if after.phase in {Phase.DONE, Phase.STORED} or after.copy_of is not None:  # that may not be looked at yet
                 after.phase, after.copy_of = Phase.DONE, None
                 if rest.codec or rest.size > position:

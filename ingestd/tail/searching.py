@@ -64,7 +64,7 @@ class Search:
     linked: frozenset[str] = frozenset()
     """Those of `directories` where only other names of the file itself are sought, and not what came after it."""
     over: Callable[[FileId], Known | None] = field(default=lambda _: None)
-    """What is known of a file, if it is a generation of the same log that was read: its content may be another now."""
+    """What is known of a file, if it is a generation of the same log that is not read: it may be overwritten by now."""
 
 
 class Searches:
@@ -323,8 +323,10 @@ class Searches:
     @classmethod
     def _is_overwritten(cls, place: Place, known: Known | None) -> bool:
         """Whether a file that was read has another content by now: that of the next rotation, copied into it."""
-        if known is None or known.witness is None or place.modified <= known.modified:
+        if known is None or place.modified <= known.modified:
             return False
+        if known.witness is None:  # a compressed one that was empty
+            return known.done and bool(place.codec)
         return not cls._holds(place, known, known.witness.at)
 
     @staticmethod

@@ -447,3 +447,20 @@ def test_what_is_found_in_place_of_what_is_looked_for_itself_is_read_there(first
     assert (read.known.path, read.position, log.of(new.file)) == (new.path, 5, read)
     assert {"0", "1"} == {each.generation.source for each in did if isinstance(each, Forget)}
     assert not [each for each in log.step(Examined(new, plain(20))) if isinstance(each, Read)]
+
+
+def test_a_backup_of_an_earlier_run_that_was_overwritten_is_read_though_nobody_looked_at_it_yet() -> None:
+    """A run with an end does not say of a backup that it is over. Its content came twice."""
+    log = log_with(known(7, 5), known(8, 9, f"{PATH}.1"))
+    log.careful = True
+    log.step(Seen(place(7, 2), here=True))
+    log.step(Seen(place(8, 20, f"{PATH}.1"), here=False))
+    new = place(8, 20, f"{PATH}.1")
+    (read,) = [each.generation for each in log.step(Sought("0", at=place(7, 2), rest=new)) if isinstance(each, Read)]
+    assert (read.position, read.size) == (5, 20), "a run with an end reads as far as it is long now"
+    (seek, *_) = log.step(Listed())
+    assert isinstance(seek, Seek)
+    did = log.step(Sought("1", at=new))
+    assert "1" in {each.generation.source for each in did if isinstance(each, Forget)}
+    assert not [each for each in log.step(Examined(new, plain(20))) if isinstance(each, Read)]
+    assert log.of(new.file) is read
