@@ -83,7 +83,8 @@ class TailRoute:
     """The target topic."""
     exclude: tuple[str, ...] = ("*.zip", "*.swp", "*.tmp")
     """Globs of files to leave alone: without a slash they are matched with the name, else with the whole path. What a
-    log that is followed is renamed to is read to its end, excluded or not."""
+    log that is followed is renamed to is read to its end, excluded or not. A log that was followed before, and is left
+    out since, is not read on; how far it was read is kept."""
     rotated: tuple[_Glob, ...] = ()
     """Absolute globs of files that logs are moved to when they are rotated, as in `/var/log/old/*`. Moves that the
     daemon sees are followed anyway; these are looked through for what was moved while it was down. What is not a
