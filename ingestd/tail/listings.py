@@ -8,6 +8,7 @@ import sys
 import time
 from bisect import bisect_left
 from contextlib import suppress
+from functools import cached_property
 from operator import itemgetter
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeAlias, TypeVar
 
@@ -56,7 +57,6 @@ class Moved:
 
     def __init__(self, globs: Globs) -> None:
         self._inodes: dict[int, list[str]] = {}
-        self._directories: _Directories | None = None
         self._by_age: list[tuple[int, str, int]] | None = None
         self._stamps: dict[str, Stamp | None] = {}
         found = self._list(globs)
@@ -109,14 +109,16 @@ class Moved:
 
     def rotations(self, originals: Iterable[str], near: Near | None = None) -> Iterator[tuple[str, int]]:
         """What these names may have been rotated to, anywhere or in what is near: paths, inode numbers."""
-        if near is not None and self._directories is None:
-            self._directories = _Directories(self._names)
-        places = [self._names] if near is None or self._directories is None else self._directories.near(near)
+        places = [self._names] if near is None else self._directories.near(near)
         for names, original in itertools.product(places, originals):
             for stem in beginnings_of(original):
                 for name, path, inode in _beginning_with(stem, names):
                     if may_have_been(name, original):
                         yield path, inode
+
+    @cached_property
+    def _directories(self) -> _Directories:
+        return _Directories(self._names)
 
     def later_than(self, modified: int, part: str = "") -> Iterator[tuple[str, int]]:
         """What was modified in the second of `modified` (ns) or later: paths with this part, inode numbers.
