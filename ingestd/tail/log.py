@@ -289,8 +289,9 @@ class Log:
         # A compressed file is read whole, unless it is in the making; and read on if it is another one since.
         packed = known.codec and generation.copy_of != NOTHING
         complete = not _has_changed(known, place) if packed else place.size == generation.position
+        rewritten = complete and not packed and _may_be_rewritten(generation, place)
         complete = complete or self.is_left_out(place.path)
-        if complete and not packed and generation.copy_of is None and _may_be_rewritten(generation, place):
+        if rewritten:
             generation.phase = Phase.SOUGHT
             yield Seek(generation)
         elif generation.phase is Phase.STORED:
@@ -753,7 +754,7 @@ class Log:
 
 def _may_be_rewritten(generation: Generation, place: Place) -> bool:
     """Whether what was read to its end was modified since, and is as long as before."""
-    over = generation.known.done and generation.phase in {Phase.STORED, Phase.DONE}
+    over = generation.known.done and generation.copy_of is None and generation.phase in {Phase.STORED, Phase.DONE}
     return over and 0 < generation.known.modified < place.modified
 
 
