@@ -622,6 +622,7 @@ class TailFinder:
                 self.apply(log, Listed())
 
     def _vanish_with_directory(self, vanished: Vanished) -> None:
+        """A file that was seen, and not read yet, went with its directory; unless it is known by now, elsewhere."""
         if vanished.file is not None and self._files.find(vanished.file) is None:
             self._vanish(vanished)
 
@@ -902,10 +903,11 @@ class TailFinder:
         await self._in_turns(found, take)
 
     def _tell_waiting(self, log: Log, source: str) -> None:
+        """Files wait for this source, which can not be looked for now."""
         missing = log.named(source)
         if missing is None:
             return
-        where = f"{printable(missing.known.path)}, whose directory can not be read or is not mounted"
+        where = f"{missing.known.path}, whose directory can not be read or is not mounted"
         for path in log.waiting:
             self._troubles.tell(path, f"may be a copy of what is read in {where}: it waits until that is there")
 

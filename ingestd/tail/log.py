@@ -634,15 +634,8 @@ class Log:
     def _replace(self, generation: Generation, rest: Place | None, reason: str) -> Iterator[Command]:
         """Go on in the file that has the content now; or say that nothing has."""
         position, known = generation.position, generation.known
-        if rest is None and self.is_left_out(known.path):
-            pass  # what was not read of it is no loss
-        elif rest is None:
-            if known.size > position and not known.done:
-                yield Lose(Loss(known.path, reason, position, known.size - position, exact=False))
-            elif generation.grown and reason == DELETED:
-                yield Lose(Loss(known.path, reason, position, generation.grown, exact=False))
-            elif generation.untold:
-                yield Untold(generation)
+        if rest is None:
+            yield from self._say_gone(generation, reason)
         elif generation.copy_of:
             yield from self._drop(generation)
             yield Examine(rest)  # it was a copy in the making: there may be more of it now
@@ -650,7 +643,7 @@ class Log:
         else:
             after = self.of(rest.file)
             if after is None or (after.copy_of is None and self._is_missing(after)):
-                # In place of what is looked for itself: in its file is this now.
+                # That file was overwritten: what it held is looked for, too, and this is in it now.
                 after = self._add(rest, position, known.witness, Phase.DONE)
             self._waiting.pop(rest.file, None)
             self._copies.pop(rest.file, None)
@@ -669,6 +662,18 @@ class Log:
             yield from self._drop(generation, after.source)
             return
         yield from self._drop(generation)
+
+    def _say_gone(self, generation: Generation, reason: str) -> Iterator[Command]:
+        """Its content is nowhere. What was not read of a log that is left out is no loss."""
+        position, known = generation.position, generation.known
+        if self.is_left_out(known.path):
+            return
+        if known.size > position and not known.done:
+            yield Lose(Loss(known.path, reason, position, known.size - position, exact=False))
+        elif generation.grown and reason == DELETED:
+            yield Lose(Loss(known.path, reason, position, generation.grown, exact=False))
+        elif generation.untold:
+            yield Untold(generation)
 
     def _release(self) -> Iterator[Command]:
         if not (self._waiting or self._copies) or self._unsettled:

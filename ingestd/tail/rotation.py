@@ -115,6 +115,7 @@ def names_of(path: str) -> frozenset[str]:
     return frozenset((name, *_originals(name)))
 
 
+@lru_cache(maxsize=20_000)
 def may_have_been(name: str, original: str) -> bool:
     """Whether `original` is one of `names_of(name)`, of base names."""
     return name == original or _may_be(name, original)
@@ -131,7 +132,6 @@ def is_rotated_from(path: str, original: str) -> bool:
     return directory == beside and _may_be(name, original_name)
 
 
-@lru_cache(maxsize=20_000)
 def _may_be(name: str, original: str) -> bool:
     plain = _plain(name)
     return bool((plain == original or _ADDED.search(_added(plain, original))) and is_rotation_of(name, original))

@@ -46,7 +46,7 @@ class Search:
     newest: bool
     """Whether nothing is known to have come after it."""
     taken: Callable[[Place], bool]
-    """Whether a file is a generation that nobody looks for, or known to be empty."""
+    """Whether a file is known, and not looked for: as a generation, or as empty."""
     matched: Callable[[str], bool]
     """Whether a path is found by a glob anyway."""
     kin: tuple[str, ...] = ()
