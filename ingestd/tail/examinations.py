@@ -39,7 +39,7 @@ class Examinations:
     def __init__(
         self,
         route: TailRoute,
-        originals: Callable[[Place, Collection[str], Callable[[str], bool]], tuple[Original, ...]],
+        originals: Callable[[Place, Collection[str], Callable[[Generation], bool]], tuple[Original, ...]],
         *,
         once: bool,
     ) -> None:

@@ -81,13 +81,13 @@ class Files:
         return next(((finder, log) for finder, log in logs if log is not None), None)
 
     def originals(
-        self, finder: TailFinder, place: Place, called: Collection[str], apart: Callable[[str], bool]
+        self, finder: TailFinder, place: Place, called: Collection[str], apart: Callable[[Generation], bool]
     ) -> tuple[Original, ...]:
         """What a file that a tail met is compared with: generations of that tail's logs.
 
         And of other tails' logs beside it, or above it, of which it is called like a rotation. What is compressed is
         compared with all that are called alike: its content says what it is, and nothing waits for that. `apart`: says
-        of which sources it is no copy.
+        of which generations it is no copy.
         """
         finders = (other for other in self._finders if other is not finder)
         others = (each for other in finders for each in other.originals(place, called, apart))

@@ -210,7 +210,9 @@ class TailFinder:
         """The log that a source is a generation of, if it is one of this tail's."""
         return self._log_of.get(source)
 
-    def originals(self, place: Place, called: Collection[str], apart: Callable[[str], bool]) -> tuple[Original, ...]:
+    def originals(
+        self, place: Place, called: Collection[str], apart: Callable[[Generation], bool]
+    ) -> tuple[Original, ...]:
         """See `Files.originals`."""
         return self._kin.originals(place, called, apart)
 

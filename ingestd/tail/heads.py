@@ -7,9 +7,13 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
+from ingestd.tail.facts import Phase
+from ingestd.tail.known import digest_of
+
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from ingestd.tail.facts import Generation
     from ingestd.tail.file_id import FileId
 
 __all__ = ["Heads"]
@@ -44,16 +48,24 @@ class Heads:
         if head and len(self._known) < _MOST:
             self._known[source] = head
 
-    def apart_from(self, head: bytes) -> Callable[[str], bool]:
-        """Says of a generation, by its source, whether it and a file with this head do not begin alike.
+    def apart_from(self, head: bytes) -> Callable[[Generation], bool]:
+        """Says of a generation whether it and a file with this head do not begin alike.
 
         Of an empty head, nothing is known.
         """
         known = self._known
+        hashes: dict[int, str] = {}
 
-        def is_apart(source: str) -> bool:
-            other = known.get(source, b"")
-            return not (other.startswith(head) or head.startswith(other))
+        def is_apart(generation: Generation) -> bool:
+            if generation.phase is Phase.READING:
+                other = known.get(generation.source, b"")
+                return not (other.startswith(head) or head.startswith(other))
+            witness = generation.known.witness
+            if witness is None or not 0 < witness.head_bytes <= len(head):
+                return False
+            if witness.head_bytes not in hashes:
+                hashes[witness.head_bytes] = digest_of(head[: witness.head_bytes])
+            return hashes[witness.head_bytes] != witness.head
 
         return is_apart
 

@@ -127,11 +127,11 @@ class Kin:
         return {os.path.dirname(path) for path in paths}
 
     def originals(
-        self, place: Place, called: Iterable[str] = (), apart: Callable[[str], bool] = lambda _: False
+        self, place: Place, called: Iterable[str] = (), apart: Callable[[Generation], bool] = lambda _: False
     ) -> tuple[Original, ...]:
         """What a file is compared with: generations that it may be a copy of. `called`: other paths that it has.
 
-        `apart`: says of which sources it is no copy.
+        `apart`: says of which of them it is no copy.
         """
         paths = dict.fromkeys((place.path, *called))
         alike = dict.fromkeys(log for path in paths for log in self.alike(path))
@@ -149,7 +149,7 @@ class Kin:
 
         # Several logs may have one generation. What its own log is called decides then, so that comes last.
         pairs = [(log, each) for log in logs for each in so_called(log, self._linked(log))]
-        pairs += [(log, each) for log in logs for each in so_called(log, log.generations) if not apart(each.source)]
+        pairs += [(log, each) for log in logs for each in so_called(log, log.generations) if not apart(each)]
         found = {each.source: (log, each) for log, each in pairs if _may_be_copied(each, log, place.file)}
         of = {log for log, _ in found.values()}
         rotated = {log for log in of if any(is_rotated_from(log.path, path) for path in paths)}

@@ -25,6 +25,7 @@ __all__ = [
     "Sample",
     "Witness",
     "birth_of",
+    "digest_of",
     "name_source",
     "printable",
     "stored_path",
@@ -142,7 +143,7 @@ class Witness(NamedTuple):
 
     def with_head(self, head: bytes) -> Witness:
         """The same, of a text that begins so."""
-        return self._replace(head=_digest_of(head), head_bytes=len(head)) if head else self
+        return self._replace(head=digest_of(head), head_bytes=len(head)) if head else self
 
     def fits(self, text: Text) -> bool:
         """Whether a text has these bytes at its beginning and there. Raises `OSError`."""
@@ -150,7 +151,7 @@ class Witness(NamedTuple):
 
     def begins(self, head: bytes) -> bool:
         """Whether a text begins as this one: `head` are at least `head_bytes` of it, if it is so long."""
-        return not self.head or _digest_of(head[: self.head_bytes]) == self.head
+        return not self.head or digest_of(head[: self.head_bytes]) == self.head
 
     def ends(self, text: Text) -> bool:
         """Whether a text has the bytes before `at`, whatever it begins with. Raises `OSError`."""
@@ -256,7 +257,8 @@ class Known(NamedTuple):
         return cls(log, path, file, witness, size, modified, codec, done, copy_of, apart, links, *read)
 
 
-def _digest_of(data: bytes) -> str:
+def digest_of(data: bytes) -> str:
+    """The hash of bytes, as a `Witness` has it."""
     return hashlib.blake2b(data, digest_size=_DIGEST_BYTES).hexdigest()
 
 

@@ -20,6 +20,8 @@ from ingestd.tail.facts import (
     Copy,
     Empty,
     Examined,
+    Generation,
+    Phase,
     Place,
     Plain,
     Refused,
@@ -56,6 +58,10 @@ def place_of(path: Path, codec: str = "") -> Place:
     place = Looks().look(str(path)).place
     assert place is not None
     return place._replace(codec=codec)
+
+
+def generation_of(known: Original, phase: Phase) -> Generation:
+    return Generation(known.source, Known("", known.path, known.file, known.witness), known.position, phase)
 
 
 def modified(path: Path, seconds: float) -> None:
@@ -356,8 +362,21 @@ def test_what_a_round_compared_is_known_by_how_it_begins(looks: Looks, log: Path
     assert heads.seen == {place_of(other).file: b"other\n"}
     assert examine(looks, other, known).start == 0
     assert heads.examined == {place_of(other).file: b"other\n"}
-    begins = {head: not heads.apart_from(head)(known.source) for head in (b"other\n", b"on", b"one\ntwo\nthree", b"")}
+    reading = generation_of(known, Phase.READING)
+    begins = {head: not heads.apart_from(head)(reading) for head in (b"other\n", b"on", b"one\ntwo\nthree", b"")}
     assert [head for head, alike in begins.items() if alike] == [b"on", b"one\ntwo\nthree", b""]
+
+
+@pytest.mark.parametrize("phase", [Phase.STORED, Phase.SOUGHT, Phase.DONE])
+def test_what_nobody_reads_is_known_by_how_it_began(looks: Looks, log: Path, phase: Phase) -> None:
+    over = generation_of(original(log, 8), phase)
+    heads = looks.heads([])
+    assert over.known.witness is not None
+    over.known = over.known._replace(witness=over.known.witness.with_head(b"one\ntwo\n"))
+    begins = {head: not heads.apart_from(head)(over) for head in (b"one\nTWO\n", b"on", b"one\ntwo\nthree", b"")}
+    assert [head for head, alike in begins.items() if alike] == [b"on", b"one\ntwo\nthree", b""]
+    over.known = over.known._replace(witness=None)
+    assert not heads.apart_from(b"other\n")(over)
 
 
 def test_what_was_truncated_is_not_known_by_how_it_begins(looks: Looks, log: Path) -> None:
@@ -368,7 +387,7 @@ def test_what_was_truncated_is_not_known_by_how_it_begins(looks: Looks, log: Pat
     log.write_bytes(b"new\n")
     heads = looks.heads([place_of(other)])
     assert examine(looks, other, known) == Copy("o", 0, sure=False)
-    assert not heads.apart_from(b"other\n")(known.source)
+    assert not heads.apart_from(b"other\n")(generation_of(known, Phase.READING))
 
 
 @pytest.mark.parametrize("codec", ["", "gz"])
