@@ -12,7 +12,6 @@ import sys
 import time
 from dataclasses import dataclass, field, replace
 from functools import partial
-from itertools import zip_longest
 from typing import TYPE_CHECKING, Final, TypeVar
 
 from ingestd.daemon.source import Found, Loss, StoredPosition, WrongDetail
@@ -46,7 +45,6 @@ from ingestd.tail.facts import (
     Missed,
     Occupied,
     Phase,
-    Plain,
     Read,
     Refuse,
     Repeat,
@@ -58,13 +56,14 @@ from ingestd.tail.facts import (
 )
 from ingestd.tail.files import Files
 from ingestd.tail.finished import Finished
-from ingestd.tail.kin import Families, Kin
+from ingestd.tail.kin import Kin
 from ingestd.tail.known import Known, birth_of, printable
 from ingestd.tail.log import Log
-from ingestd.tail.looks import Changed, Examination, Looks, Unreadable
+from ingestd.tail.looks import Examination, Looks, Unreadable
 from ingestd.tail.names import Names
 from ingestd.tail.rotation import CODECS, codec_of, is_rotated_from, rotated_from
-from ingestd.tail.thread import LookThread
+from ingestd.tail.rounds import Rounds
+from ingestd.tail.thread import PATIENCE, LookThread, in_turns
 from ingestd.tail.troubles import Troubles
 from ingestd.tail.vanished import VanishedFiles
 from ingestd.tail.watch import CREATED, DELETED, IS_DIRECTORY, MOVED_TO, OVERFLOW, WRITTEN
@@ -72,13 +71,12 @@ from ingestd.tail.watches import SETTLE, SETTLE_IN_STREAMS, Watches
 from ingestd.tail.ways import Ways
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Hashable, Iterable, Mapping, Sequence
+    from collections.abc import Callable, Collection, Hashable, Sequence
     from collections.abc import Set as AbstractSet
 
     from ingestd.daemon.source import End, Finder, Sources
     from ingestd.tail.facts import Command, Fact, Generation, Place, Sought
     from ingestd.tail.file_id import FileId
-    from ingestd.tail.heads import Heads
     from ingestd.tail.looks import Original, Sighting
     from ingestd.tail.names import Changes
     from ingestd.tail.route import TailRoute
@@ -89,12 +87,6 @@ if TYPE_CHECKING:
 __all__ = ["TailFinder"]
 
 T = TypeVar("T")
-
-PATIENCE: Final = 10.0
-"""Seconds that a look may take until it is said that a directory does not answer."""
-
-_TURN: Final = 0.01
-"""Seconds that facts are taken in one go; then others get their turn."""
 
 _REST_FOR_WORK: Final = 20
 """Where names come and go all the time, passes take at most one part in so many of a core."""
@@ -156,6 +148,7 @@ class TailFinder:
         once: bool,
         others: Sequence[Finder] = (),
         looks: Looks | None = None,
+        thread: LookThread | None = None,
     ) -> None:
         """`stored`: None in the first run of the tail, for which `start` is meant. Raises `WrongDetail`."""
         self.route = route
@@ -164,7 +157,7 @@ class TailFinder:
         self._files = next((other.files for other in others if isinstance(other, TailFinder)), None) or Files()
         self._files.enter(self)
         self._looks = looks or Looks()
-        self._thread = LookThread(route.name)
+        self._thread = thread or LookThread(route.name, lambda: self._looks.steps, self._tell_hanging)
         self._first_run = stored is None
         self._first_pass = True
         self._logs: dict[str, Log] = {}
@@ -178,6 +171,7 @@ class TailFinder:
         self._vanished = VanishedFiles()
         self._due = _Due()
         self._examinations = Examinations(route, partial(self._files.originals, self), once=once)
+        self._rounds = Rounds(self._examinations, self._looks, self._thread, self._kin, self._names, self._files)
         self._unwatched: dict[str, Log] = {}
         """By path, logs that were followed through a link to where nobody watched, until they are looked at again."""
         self._finished = Finished()
@@ -247,14 +241,14 @@ class TailFinder:
         until = max((each.known.modified for log in self._logs.values() for each in log.generations), default=0)
         self._all_known = until or time.time_ns() - _GRAIN
         await self._pass()
-        await self._in_turns(list(self._logs.values()), self._look_where_they_were)
+        await in_turns(list(self._logs.values()), self._look_where_they_were)
         await self._settle(_ROUNDS)
         new = [log for path, log in self._logs.items() if path not in known and until]
-        await self._in_turns(new, partial(self._search_since, until))
+        await in_turns(new, partial(self._search_since, until))
         restless: list[Log] = []
-        await self._in_turns(self._logs.values(), lambda log: restless.append(log) if log.restless else None)
+        await in_turns(self._logs.values(), lambda log: restless.append(log) if log.restless else None)
         await self._files.looked(self, PATIENCE if restless else 0)
-        await self._in_turns(list(self._logs.values()), self._seek_missing)
+        await in_turns(list(self._logs.values()), self._seek_missing)
         await self._settle(_ROUNDS)
         self._first_pass = False
         self._tell_left_out()
@@ -355,8 +349,8 @@ class TailFinder:
     # Passes.
 
     async def _look_again(self) -> None:
-        await self._ask(self._looks.rest)
-        if not self._relist and not await self._ask(lambda: self._looks.changed(self._directories.stamps)):
+        await self._thread.ask(self._looks.rest)
+        if not self._relist and not await self._thread.ask(lambda: self._looks.changed(self._directories.stamps)):
             await self._look_at_what_waits()
             return
         await self._pass()
@@ -373,7 +367,7 @@ class TailFinder:
         self._look_at_troubles()
         self._watch_what_was_away(self._ways.away())
         self._look_at_finished()
-        await self._in_turns(list(self._logs.values()), self._look_at_log)
+        await in_turns(list(self._logs.values()), self._look_at_log)
         self._forget_logs()
 
     def _forget_logs(self) -> None:
@@ -425,7 +419,7 @@ class TailFinder:
         changed, self._changed_itself = self._changed_itself, set()
         made = self._directories.look(self._watches.round())
         certain = _never if missed else self._certain
-        found = await self._ask(lambda: made.walk(self._looks, certain))
+        found = await self._thread.ask(lambda: made.walk(self._looks, certain))
         if not self._first_pass:
             self._miss_before_watches(self._watches.new(made.watched) | made.anew)
         self._names.listed = found.present
@@ -445,9 +439,9 @@ class TailFinder:
             self._miss_below(changed)
         if missed or changed:
             self._watch_ways_anew()
-        await self._in_turns(((sighting, None) for sighting in found.sightings), self._sighted)
+        await in_turns(((sighting, None) for sighting in found.sightings), self._sighted)
         self._names.listed = frozenset()
-        await self._in_turns(vanished, self._vanish_with_directory)
+        await in_turns(vanished, self._vanish_with_directory)
 
     def _watch_ways_anew(self) -> None:
         """Another directory may be where links lead, and nobody said so."""
@@ -479,14 +473,6 @@ class TailFinder:
 
     def _certain(self, path: str, inode: int) -> bool:
         return self._names.holds(path, inode) and self._watches.sees(path)
-
-    async def _in_turns(self, things: Iterable[T], take: Callable[[T], None]) -> None:
-        began = time.monotonic()
-        for thing in things:
-            take(thing)
-            if time.monotonic() - began > _TURN:
-                await asyncio.sleep(0)
-                began = time.monotonic()
 
     # Watches.
 
@@ -672,7 +658,8 @@ class TailFinder:
                     self._examine_next(due, log, place)
                 self._due.examinations = {}
             if due.examinations:
-                await self._examine(due)
+                first = self._first_run and self._first_pass
+                await self._rounds.make(due.examinations.values(), self._judged, first=first)
             if due.seeks:
                 await self._seek(due)
             if due.looks or due.examinations:
@@ -711,16 +698,9 @@ class TailFinder:
             **({} if self.route.rotated else {"remedy": _NAME_ROTATED}),
         )
 
-    async def _ask(self, work: Callable[[], T]) -> T:
-        asked = self._thread.ask(work)
-        while True:
-            steps = self._looks.steps
-            try:
-                return await Deadline.after(PATIENCE).wait_for(asyncio.shield(asked), "a look at files")
-            except DeadlineExceeded:
-                if steps == self._looks.steps:
-                    reason = f"no answer for {PATIENCE:g} s: a dead mount? Its files wait; nothing else does"
-                    self._troubles.tell(", ".join(sorted(self._globs.roots)), reason)
+    def _tell_hanging(self, seconds: float) -> None:
+        reason = f"no answer for {seconds:g} s: a dead mount? Its files wait; nothing else does"
+        self._troubles.tell(", ".join(sorted(self._globs.roots)), reason)
 
     async def _watch_more(self, directories: set[str]) -> None:
         watched = self._watches.round()
@@ -735,7 +715,7 @@ class TailFinder:
                     away[directory] = above
             return away
 
-        self._ways.note_away(await self._ask(watch))
+        self._ways.note_away(await self._thread.ask(watch))
         self._miss_before_watches(self._watches.new(watched))
         self._register(watched)
 
@@ -745,7 +725,7 @@ class TailFinder:
         found: list[tuple[Sighting, str | None]] = []
         for _ in range(_LOOKS_BEFORE_READING):
             paths = tuple(wanted)
-            sightings = await self._ask(partial(self._sightings, paths))
+            sightings = await self._thread.ask(partial(self._sightings, paths))
             found += zip(sightings, wanted.values(), strict=True)
             if not self._concerned(found):
                 break
@@ -755,7 +735,7 @@ class TailFinder:
                 break
         else:
             self._due.looks |= wanted
-        await self._in_turns({sighting.path: (sighting, of) for sighting, of in found}.values(), self._sighted)
+        await in_turns({sighting.path: (sighting, of) for sighting, of in found}.values(), self._sighted)
 
     def _concerned(self, found: list[tuple[Sighting, str | None]]) -> bool:
         """Whether what happened meanwhile concerns what was looked at. What does not waits for the next turn."""
@@ -766,64 +746,14 @@ class TailFinder:
     def _sightings(self, paths: tuple[str, ...]) -> list[Sighting]:
         return [self._looks.look(path) for path in paths]
 
-    async def _examine(self, due: _Due) -> None:
-        """Files with alike names one after the other, the oldest first: one may be a copy of the one before."""
-        called = await self._names_of([file for file, (_, place) in due.examinations.items() if place.links > 1])
-        families = Families()
-        elders: list[tuple[str, tuple[Log, Place]]] = []
-
-        def gather(wanted: tuple[Log, Place]) -> None:
-            paths = wanted[0].path, *called.get(wanted[1].file, ())
-            elders.append((families.join(*map(self._kin.eldest, paths)), wanted))
-
-        await self._in_turns(self._examinations.by_age(due.examinations.values()), gather)
-        alike: dict[str, list[tuple[Log, Place]]] = {}
-        for elder, each in elders:
-            alike.setdefault(families.of(elder), []).append(each)
-        several = [each for each in alike.values() if len(each) > 1 or each[0][0].generations]
-        heads = await self._ask(partial(self._looks.heads, [place for each in several for _, place in each]))
-        for batch in zip_longest(*alike.values()):
-            await self._examine_batch([each for each in batch if each], called, heads)
-        heads.clear()
-
-    async def _examine_batch(
-        self, batch: list[tuple[Log, Place]], called: Mapping[FileId, list[str]], heads: Heads
-    ) -> None:
-        """What begins in another way by now is examined once more, and compared with all: see `Examinations.of`."""
-        while batch:
-            wanted: list[Examination] = []
-
-            def want(each: tuple[Log, Place], to: list[Examination] = wanted) -> None:
-                to.append(self._examination(each[1], called.get(each[1].file, ()), heads))
-
-            await self._in_turns(batch, want)
-            verdicts = await self._ask(partial(self._looks.examine, wanted))
-            outcome = [*zip(batch, wanted, verdicts, strict=True)]
-            batch = [each for each, _, examined in outcome if _has_changed(examined)]
-            await self._in_turns(
-                ((log, asked, examined) for (log, _), asked, examined in outcome if not _has_changed(examined)),
-                partial(self._judged, heads),
-            )
-
-    async def _names_of(self, files: list[FileId]) -> dict[FileId, list[str]]:
-        """All names of files that have several: one may tell that a file is a copy of a log, and another does not."""
-        if not files:
-            return {}
-        listed = await self._ask(partial(self._looks.names_of, files, self._kin.directories()))
-        return {file: [*seen, *listed.get(file, ())] for file, seen in self._names.paths_of(files).items()}
-
-    def _judged(self, heads: Heads, judged: tuple[Log, Examination, Examined | None]) -> None:
-        log, wanted, examined = judged
-        finder = self
+    def _judged(self, log: Log, wanted: Examination, examined: Examined | None) -> None:
         doubts = self._examinations.take_doubts(wanted.place.file)
-        owned = self._files.find(wanted.place.file)
-        if owned is not None and owned.log is not log:
-            if owned.generation.copy_of is None:
-                self._note_second_name({log.path, wanted.place.path}, owned.log)
-                return  # it was met by another name meanwhile
-            finder, log = owned.finder, owned.log
-        if owned is None and wanted.place.links > 1 and self._withheld_by(wanted.place.file) not in {None, log}:
-            return  # by another of its names it is of a log that looks for what is older
+        if wanted.in_the_making and wanted.place.codec:
+            self._call_later(COMPRESSING, self._look, wanted.place.path, None)
+        owner = self._owner(log, wanted.place)
+        if owner is None:
+            return
+        finder, log = owner
         self._names.examined(wanted.place.file)
         if examined is not None and examined.place.path != wanted.place.path:
             self._found_at(log, examined.place)
@@ -847,9 +777,20 @@ class TailFinder:
             self._names.judge(examined.place.path, judged=examined.verdict.sure or bool(examined.place.codec))
             examined, (finder, log) = replace(examined, asked=log.path), original
         finder.apply(log, examined)
-        _note_head(log, examined, heads)
         if isinstance(examined.verdict, Unreadable):  # it may be given to us without being modified
             self._examinations.take_back(wanted.place.file)
+
+    def _owner(self, log: Log, place: Place) -> tuple[TailFinder, Log] | None:
+        """Whose an examined file is, which was met by this log; None: another one's, by another of its names."""
+        owned = self._files.find(place.file)
+        if owned is not None and owned.log is not log:
+            if owned.generation.copy_of is None:
+                self._note_second_name({log.path, place.path}, owned.log)
+                return None
+            return owned.finder, owned.log
+        if owned is None and place.links > 1 and self._withheld_by(place.file) not in {None, log}:
+            return None  # that one looks for what is older
+        return self, log
 
     def _withheld_by(self, file: FileId) -> Log | None:
         """The log that keeps a file waiting."""
@@ -861,14 +802,6 @@ class TailFinder:
     def _found_at(self, log: Log, place: Place) -> None:
         """A file was found where nobody saw it go."""
         self._vanish(self._names.looked(place.path, log.path, place.file))
-
-    def _examination(self, place: Place, called: Collection[str], heads: Heads) -> Examination:
-        owned = self._files.find(place.file)
-        known = None if owned is None else owned.generation
-        examination = self._examinations.of(place, known, called, heads, first=self._first_run and self._first_pass)
-        if examination.in_the_making and place.codec:
-            self._call_later(COMPRESSING, self._look, place.path, None)
-        return examination
 
     def _latest(self, source: str) -> Found | None:
         return self._sources.latest(source)
@@ -883,8 +816,8 @@ class TailFinder:
             more = directories if generation.links > 1 else ()
             searches.append(self._kin.search(due.logs[generation.source], generation, names, more))
 
-        await self._in_turns(due.seeks.values(), want)
-        found = await self._ask(partial(self._looks.search, searches))
+        await in_turns(due.seeks.values(), want)
+        found = await self._thread.ask(partial(self._looks.search, searches))
 
         def take(sought: Sought) -> None:
             log = due.logs[sought.source]
@@ -900,9 +833,9 @@ class TailFinder:
                 if place is not None:
                     self._found_at(due.logs[sought.source], place)
 
-        await self._in_turns(found, meet)  # before the events since then are heard
+        await in_turns(found, meet)  # before the events since then are heard
         self._hear()  # what is not found may just have been moved away
-        await self._in_turns(found, take)
+        await in_turns(found, take)
 
     def _tell_waiting(self, log: Log, source: str) -> None:
         """Files wait for this source, which can not be looked for now."""
@@ -1160,16 +1093,3 @@ class TailFinder:
 def _never(_path: str, _inode: int) -> bool:
     """Where events are missing, a new file may have the path and the inode number of a known one."""
     return False
-
-
-def _has_changed(examined: Examined | None) -> bool:
-    return examined is not None and isinstance(examined.verdict, Changed)
-
-
-def _note_head(log: Log, examined: Examined, heads: Heads) -> None:
-    """If that began a generation, files that are examined next are compared with it where they begin alike."""
-    head = heads.examined.pop(examined.place.file, b"")
-    begun = log.of(examined.place.file) if head else None
-    as_examined = isinstance(examined.verdict, Plain) and examined.verdict.witness
-    if begun is not None and begun.known.witness is as_examined:
-        heads.note(begun.source, head)

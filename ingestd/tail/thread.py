@@ -1,31 +1,56 @@
-"""LookThread: the thread in which a tail looks at files, since any look may hang with its mount."""
+"""LookThread: the thread in which a tail looks at files, since any look may hang with its mount.
+
+And `in_turns`: what is done on the loop for many files leaves others their turn.
+"""
 
 from __future__ import annotations
 
 import asyncio
 import queue
 import threading
-from typing import TYPE_CHECKING, TypeVar
+import time
+from typing import TYPE_CHECKING, Final, TypeVar
+
+from ingestd.errors import DeadlineExceeded
+from ingestd.retry import Deadline
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterable
 
-__all__ = ["LookThread"]
+__all__ = ["PATIENCE", "LookThread", "in_turns"]
 
 T = TypeVar("T")
+
+PATIENCE: Final = 10.0
+"""Seconds that a look may take until it is said that a directory does not answer."""
+
+_TURN: Final = 0.01
+"""Seconds that things are taken in one go; then others get their turn."""
 
 
 class LookThread:
     """One thread for looks, which nobody joins: a dead mount holds it up for ever, and nothing else."""
 
-    def __init__(self, name: str) -> None:
-        """`name`: the tail's, for debuggers."""
+    def __init__(self, name: str, steps: Callable[[], int], hangs: Callable[[float], None]) -> None:
+        """`name`: the tail's, for debuggers. `steps` counts looks. `hangs`: without one for so many seconds."""
         self._name = name
+        self._steps = steps
+        self._hangs = hangs
         self._work: queue.SimpleQueue[Callable[[], None] | None] = queue.SimpleQueue()
         self._started = False
 
-    def ask(self, work: Callable[[], T]) -> asyncio.Future[T]:
-        """Have the work done; of what is asked for, one after the other."""
+    async def ask(self, work: Callable[[], T]) -> T:
+        """Have the work done; of what is asked for, one after the other. Returns, or raises, what it does."""
+        asked = self._put(work)
+        while True:
+            steps = self._steps()
+            try:
+                return await Deadline.after(PATIENCE).wait_for(asyncio.shield(asked), "a look at files")
+            except DeadlineExceeded:
+                if steps == self._steps():
+                    self._hangs(PATIENCE)
+
+    def _put(self, work: Callable[[], T]) -> asyncio.Future[T]:
         loop = asyncio.get_running_loop()
         answer: asyncio.Future[T] = loop.create_future()
 
@@ -61,3 +86,13 @@ class LookThread:
     def close(self) -> None:
         """Let the thread end when it has nothing to do."""
         self._work.put(None)
+
+
+async def in_turns(things: Iterable[T], take: Callable[[T], None]) -> None:
+    """Take all these things on the loop, one after the other; others get their turn in between."""
+    began = time.monotonic()
+    for thing in things:
+        take(thing)
+        if time.monotonic() - began > _TURN:
+            await asyncio.sleep(0)
+            began = time.monotonic()

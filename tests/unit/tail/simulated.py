@@ -26,6 +26,7 @@ from ingestd.tail import known as known_module
 from ingestd.tail import listings as listings_module
 from ingestd.tail import looks as looks_module
 from ingestd.tail import searching as searching_module
+from ingestd.tail import thread as thread_module
 from ingestd.tail import watches as watches_module
 from ingestd.tail.content import HEAD_BYTES
 from ingestd.tail.facts import (
@@ -39,6 +40,7 @@ from ingestd.tail.finder import TailFinder
 from ingestd.tail.known import WITNESS_BYTES, Known, Sample, Witness
 from ingestd.tail.looks import Looks
 from ingestd.tail.rotation import codec_of, is_rotated_from
+from ingestd.tail.thread import LookThread
 from ingestd.tail.watch import CREATED, DELETED, IS_DIRECTORY, MOVED_FROM, MOVED_TO, OVERFLOW, WRITTEN, EventStream
 
 if TYPE_CHECKING:
@@ -657,13 +659,21 @@ class _Files(Files):
         await _Until(lambda: not self._to_look)
 
 
-class _Finder(TailFinder):
-    """Its thread does a job when the machine says so."""
+class _Thread(LookThread):
+    """Does a job when the machine says so."""
 
-    machine: Machine
+    def __init__(self) -> None:
+        """It has nobody to tell that it hangs."""
 
-    async def _ask(self, work: Callable[[], Any]) -> Any:
+    async def ask(self, work: Callable[[], Any]) -> Any:
         return await _Job(work)
+
+    def close(self) -> None:
+        """There is no thread."""
+
+
+class _Finder(TailFinder):
+    machine: Machine
 
     def apply(self, log: Any, fact: Any) -> None:
         self.machine.said(f"{log.path}: {fact}")
@@ -1114,7 +1124,7 @@ class Machine:
         for index, route in enumerate(self.routes):
             rows = [row for (at, _), row in self.rows.items() if at == index]
             stored = rows if rows or self.has_run[index] else None
-            others.append(_Finder(route, stored, once=self.once, others=tuple(others), looks=Looks()))
+            others.append(_Finder(route, stored, once=self.once, others=tuple(others), looks=Looks(), thread=_Thread()))
             others[-1].machine = self
         for index, finder in enumerate(others):
             self.finders.append(FinderTask(self, index, finder))
@@ -1429,7 +1439,8 @@ def patches(machine: Callable[[], Machine]) -> list[tuple[Any, str, Any]]:
         (watches_module, "os", system),
         (finder_module, "Files", _Files),
         (finder_module, "asyncio", SimpleNamespace(sleep=sleep, Event=asyncio.Event)),
-        *((module, "time", clock) for module in (examinations_module, finder_module)),
+        (thread_module, "asyncio", SimpleNamespace(sleep=sleep)),
+        *((module, "time", clock) for module in (examinations_module, finder_module, thread_module)),
         # What waits for longer is found by the next rescan.
         (TailFinder, "_call_later", lambda self, delay, call, *arguments: call(*arguments) if delay < 1 else None),
         (watches_module, "EventStream", lambda heard, **_: SimulatedStream(machine().files, heard)),

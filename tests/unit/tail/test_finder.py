@@ -21,6 +21,7 @@ from ingestd.tail import directories as directories_module
 from ingestd.tail import finder as finder_module
 from ingestd.tail import finished as finished_module
 from ingestd.tail import looks as looks_module
+from ingestd.tail import thread as thread_module
 from ingestd.tail import watches as watches_module
 from ingestd.tail.examinations import DOUBT
 from ingestd.tail.looks import Looks
@@ -1160,7 +1161,7 @@ class StuckLooks(Looks):
 async def test_a_look_that_hangs_is_the_trouble_of_its_tail_alone(
     follow: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(finder_module, "PATIENCE", 0.05)
+    monkeypatch.setattr(thread_module, "PATIENCE", 0.05)
     append(tmp_path / "a.log", "a")
     append(tmp_path / "b.log", "b")
     looks = StuckLooks()
