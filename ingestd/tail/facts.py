@@ -22,6 +22,7 @@ __all__ = [
     "TRUNCATED",
     "VANISHED",
     "Alone",
+    "Arrived",
     "Await",
     "Bury",
     "Command",
@@ -213,6 +214,11 @@ class Missed:
 
 
 @dataclass(frozen=True, slots=True)
+class Arrived:
+    """A file came under the name of a rotation. It may hold what stood at the log's path, and more lines."""
+
+
+@dataclass(frozen=True, slots=True)
 class Sought:
     """The answer to a `Seek`: where a generation is now, and what came after it.
 
@@ -247,7 +253,7 @@ class Deleted:
 
 
 Fact: TypeAlias = (
-    Alone | Seen | Occupied | Examined | Repeated | Gone | Taken | Listed | Missed | Sought | Ended | Deleted
+    Alone | Arrived | Seen | Occupied | Examined | Repeated | Gone | Taken | Listed | Missed | Sought | Ended | Deleted
 )
 
 

@@ -27,6 +27,7 @@ from ingestd.tail.facts import (
     TAKEN,
     VANISHED,
     Alone,
+    Arrived,
     Await,
     Bury,
     Conclude,
@@ -539,6 +540,8 @@ class TailFinder:
             if owned is not None:
                 owned.finder.renamed(owned.generation, path)
         self._due.deleted += changes.deleted
+        for log in [self._logs[path] for path in changes.arrived if path in self._logs]:
+            self.apply(log, Arrived())
 
     def _watch_anew(self, directory: str) -> None:
         """A directory changed itself: another one may be in its place."""

@@ -22,6 +22,7 @@ from ingestd.tail.facts import (
     NOTHING,
     TRUNCATED,
     Alone,
+    Arrived,
     Await,
     Bury,
     Command,
@@ -100,6 +101,8 @@ class Log:
     """Files that may have the content of what is looked for, and the logs that met them."""
     _missed: bool = False
     """Whether files may have come and gone unseen since the newest generation was last sought."""
+    _arrived: bool = False
+    """Whether files came under names of rotations that nobody renamed here."""
     asked: str = ""
     """The source that was the newest when it was sought, until there is an answer."""
     written_at: list[str] = field(default_factory=list)
@@ -146,6 +149,8 @@ class Log:
             case Taken(file):
                 taken = self.of(file)
                 return [] if taken is None else [*self._drop(taken)]
+            case Arrived():
+                return [*self._seek_replaced()]
             case Listed():
                 return [*self._listed()]
             case Alone(file):
@@ -636,6 +641,9 @@ class Log:
         position, known = generation.position, generation.known
         if rest is None:
             yield from self._say_gone(generation, reason)
+            if not generation.links:
+                yield from self._bury(generation)  # its content may come back
+                return
         elif generation.copy_of:
             yield from self._drop(generation)
             yield Examine(rest)  # it was a copy in the making: there may be more of it now
@@ -701,6 +709,8 @@ class Log:
         match end.kind:
             case "truncated" | "gone" | "deleted" if end.kind != DELETED or self._may_go_on(end):
                 generation.phase, generation.cut = Phase.SOUGHT, end.kind != DELETED
+                if end.kind == DELETED:
+                    generation.links, self._arrived = 0, False
                 yield from self._keep_unread(generation)
                 yield Seek(generation)
             case "deleted":
@@ -723,8 +733,21 @@ class Log:
         yield from self._release()
 
     def _may_go_on(self, end: End) -> bool:
-        """Whether what was not read of a deleted file may be in one that waits: it was moved or compressed."""
-        return end.size > end.position and bool(self._waiting or self._copies)
+        """Whether there may be more of a deleted file elsewhere.
+
+        What was not read may be in one that waits: it was moved or compressed. What a collector replaces at the log's
+        path comes under a rotation's name, with the lines that were written since its last visit.
+        """
+        waits = end.size > end.position and bool(self._waiting or self._copies)
+        return waits or (self._arrived and end.path == self.path)
+
+    def _seek_replaced(self) -> Iterator[Command]:
+        self._arrived = True
+        replaced = (each for each in reversed(self.generations) if not each.links and each.known.path == self.path)
+        last = next(replaced, None)
+        if last is not None:
+            last.phase = Phase.SOUGHT
+            yield Seek(last)
 
     def _keep_unread(self, generation: Generation) -> Iterator[Command]:
         """What is missing may be said by the next run only."""

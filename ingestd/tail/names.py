@@ -10,7 +10,7 @@ import os
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
 
-from ingestd.tail.rotation import codec_of, possible_originals
+from ingestd.tail.rotation import codec_of, possible_originals, rotated_from
 from ingestd.tail.vanished import Vanished
 from ingestd.tail.watch import CREATED, DELETED, MOVED_FROM, MOVED_TO
 
@@ -58,6 +58,8 @@ class Changes:
     """Known files of which a name is gone."""
     moved: list[tuple[FileId, str]] = field(default_factory=list)
     """Known files that were renamed, and their new paths."""
+    arrived: dict[str, None] = field(default_factory=dict)
+    """Logs beside which a file came that is called like a rotation, and was not renamed here."""
 
 
 class Names:
@@ -184,6 +186,7 @@ class Names:
                 name = _taken(self._moving, cookie, path) or _taken(late, cookie, path)
                 if name is None:
                     self._created(path, changes)
+                    self._arrived(path, changes)
                 elif name is _LINK:
                     self._created(path, changes)
                     self._linked(path, changes)
@@ -192,6 +195,7 @@ class Names:
             elif mask & CREATED:
                 self._created(path, changes)
                 self._linked(path, changes)
+                self._arrived(path, changes)
             elif mask & DELETED:
                 self._deleted(path, changes)
         for path, left in (each for froms in late.values() for each in froms):
@@ -231,6 +235,11 @@ class Names:
                 if path not in self._names and self._is_unread(beside):
                     self._names[path] = _Name(log, judged=True, copy=True)
                     changes.looks[path] = log
+
+    def _arrived(self, path: str, changes: Changes) -> None:
+        if self._log_at(path) is None:
+            logs = map(self._log_at, rotated_from(path))
+            changes.arrived |= {log: None for log in logs if log is not None}
 
     def _is_unread(self, path: str) -> bool:
         """Whether nothing of a log was read yet, perhaps: then nobody would miss what is truncated there."""

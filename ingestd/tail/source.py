@@ -95,7 +95,7 @@ class TailSource:
         self._gone = False  # the kernel says that it was deleted: there is no name to look for
         self._seen: Sample | None = None  # of what was seen last
         self._before: Sample | None = None  # of what stood before the position when the reading began
-        self._head: bytes = b""  # what was read first, if that was the beginning
+        self._head: bytes = b""  # how the text begins, as far as it is known
         self._size = self._most = max(self._known.size, found.position)
         self._modified, self._links = self._known.modified, self._known.links
         self._read_to_end = self._known.read_size, self._known.read_modified
@@ -340,16 +340,17 @@ class TailSource:
     def _is_content(self, text: Text) -> bool:
         compressed, witness = bool(self._known.codec), self._known.witness
         if self._seen is not None:
-            return compressed or self._seen.is_in(text)
+            return compressed or (text.read(0, len(self._head)) == self._head and self._seen.is_in(text))
         if compressed and witness is not None and witness.at > self._position:
             return True  # to go back in a compressed text is slow
         before = (
             b"" if compressed else text.read(max(0, self._position - WITNESS_BYTES), min(self._position, WITNESS_BYTES))
         )
         self._before = Sample(self._position, before)
-        if compressed:
+        if compressed or witness is None:
             return witness is None or witness.ends(text)
-        return self._known.holds(text)
+        self._head = text.read(0, witness.head_bytes)
+        return witness.begins(self._head) and witness.ends(text)
 
     def _complete(self, text: Text, *, unfinished: bool) -> Kind | None:
         """At the end of what is there: how the source ends, if this is all that will ever come.

@@ -603,15 +603,25 @@ async def test_truncated_and_grown_back_with_the_same_header_is_seen_by_what_was
     assert source.finished == ended("truncated", log, 2005), "the new content is no loss of the old one"
 
 
-async def test_what_is_at_the_head_of_a_file_proves_nothing(reading: Any, tmp_path: Path) -> None:
+@pytest.mark.parametrize("appended", [b"", b"two\n"])
+@pytest.mark.parametrize("restored", [False, True])
+async def test_a_file_that_is_overwritten_from_its_beginning_has_other_content(
+    reading: Any, tmp_path: Path, *, restored: bool, appended: bytes
+) -> None:
+    """What `dd conv=notrunc` or a ring buffer wrote over the first lines was never read, without a word."""
     log = tmp_path / "a.log"
-    append(log, b"count: 0\n" + b"x" * 300 + b"\n")
+    append(log, b"old\n" * 1000)
     source = reading().open(log)
     take(source)
+    if restored:
+        append(log, b"more\n")
+        source = reading().open(log, 4000, known=Known.from_detail(source.detail()))
+        take(source)
     with log.open("r+b") as stream:
-        stream.write(b"count: 1\n")
-    append(log, b"two\n")
-    assert take(source)[1] == b"two\n"
+        stream.write(b"new\n" * 500)
+    append(log, appended)
+    assert take(source) is None
+    assert source.finished.kind == "truncated"
 
 
 async def test_the_next_content_is_known_though_its_lines_end_alike(reading: Any, tmp_path: Path) -> None:
