@@ -12,10 +12,8 @@ import itertools
 import lzma
 import os
 import shutil
-import tempfile
 import time
 from dataclasses import replace
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import lz4.frame
@@ -32,7 +30,8 @@ from ingestd.tail import watch as watch_module
 from ingestd.tail.looks import Looks
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
+    from collections.abc import Callable, Sequence
+    from pathlib import Path
 
     from ingestd.tail.facts import Examined, Sought
     from ingestd.tail.looks import Examination, Sighting
@@ -79,14 +78,6 @@ def compress(path: Path, codec: str = "gz") -> None:
     made.write_bytes(COMPRESS[codec](path.read_bytes()))
     os.utime(made, ns=(status.st_atime_ns, status.st_mtime_ns))
     path.unlink()
-
-
-@pytest.fixture
-def elsewhere(tmp_path: Path) -> Iterator[Path]:
-    """A directory of another file system."""
-    with tempfile.TemporaryDirectory(dir="/dev/shm") as directory:  # a tmpfs everywhere
-        assert Path(directory).stat().st_dev != tmp_path.stat().st_dev
-        yield Path(directory)
 
 
 @pytest.fixture
