@@ -1715,6 +1715,43 @@ async def test_a_file_system_that_is_mounted_late_brings_its_positions_back(
     assert not follower.losses
 
 
+@pytest.mark.parametrize("restarted", [False, True])
+@pytest.mark.parametrize("unread", [False, True])
+@pytest.mark.parametrize("how", ["directory", "file"])
+async def test_a_log_that_another_one_covers_at_the_start_goes_on_once_it_is_back(
+    follow: Any, tmp_path: Path, how: str, unread: bool, restarted: bool
+) -> None:
+    """Something wrote to app.log at boot, before its disk was mounted. The log that was there before came twice."""
+    logs, away = tmp_path / "logs", tmp_path / "away"
+    log = logs / "app.log"
+    logs.mkdir()
+    append(log, "one")
+    follower = follow("logs/app.log", rescan_interval=0.05)
+    await follower.settle()
+    follower.stop()
+    if unread:
+        append(log, "two")
+    covered, back = (logs, away) if how == "directory" else (log, tmp_path / "kept")
+    covered.rename(back)
+    logs.mkdir(exist_ok=True)
+    append(log, "other")
+    follower.start()
+    await follower.settle()
+    if restarted:
+        follower.restart()
+        await follower.settle()
+    log.unlink()
+    if how == "directory":
+        logs.rmdir()
+    back.rename(covered)
+    append(log, "three")
+    await follower.reads("one", "other", *(["two"] if unread else []), "three")
+    assert not follower.losses
+    append(log, "four")
+    await follower.until(lambda: follower.texts[-1] == b"four")
+    assert len(follower.sources) == 1
+
+
 async def test_logs_that_were_copied_to_another_file_system_and_path_are_read_on(follow: Any, tmp_path: Path) -> None:
     """The disk was replaced. New lines waited for ever for the old one, and nobody said so."""
     old, new = tmp_path / "old" / "a", tmp_path / "new" / "a"
