@@ -363,7 +363,7 @@ class Keep:
 
 @dataclass(frozen=True, slots=True)
 class Bury:
-    """All of it was read and its file is gone. Store it for a while: its content may come back, compressed."""
+    """Its file is gone. Store it for a while: its content may come back, compressed, or with the file."""
 
     generation: Generation
 

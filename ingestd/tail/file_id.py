@@ -11,6 +11,8 @@ import ctypes
 import os
 import struct
 import threading
+import time
+from functools import lru_cache
 from typing import TYPE_CHECKING, Final, NamedTuple, cast
 
 if TYPE_CHECKING:
@@ -49,7 +51,7 @@ class FileId(NamedTuple):
     """What the kernel knows a file by.
 
     birth: nanoseconds since 1970, 0 where unknown. handle: its type and bytes in hex, "" where there is none to trust.
-    volume: the file system, in hex. It may change when that is mounted anew.
+    volume: the file system, in hex. It may change when that is mounted anew. A disk and its copy have the same one.
     """
 
     device: int
@@ -61,17 +63,34 @@ class FileId(NamedTuple):
     def same(self, other: FileId) -> bool:
         """Whether both are one file, by the strongest that both have. For two looks of one daemon."""
         if self.handle and other.handle:
-            return self.handle == other.handle and self.volume == other.volume
-        return self.device == other.device and self._born_alike(other)
+            alike = self.handle == other.handle and self.volume == other.volume
+            return alike and (self.device == other.device or not _are_mounted(self.device, other.device))
+        return self.device == other.device and self.inode == other.inode and self._born_alike(other)
 
     def resembles(self, other: FileId) -> bool:
-        """Whether both may be one file, after a reboot or under another kernel too. The bytes decide then."""
+        """Whether both may be one file, after a reboot or under another kernel too. The bytes decide then.
+
+        The same handle on another volume need not be the same file: btrfs numbers the files of each new disk alike.
+        """
         if self.handle and other.handle:
-            return self.handle == other.handle
-        return self._born_alike(other)
+            return self.handle == other.handle and (self.volume == other.volume or self._born_alike(other))
+        return self.inode == other.inode and self._born_alike(other)
 
     def _born_alike(self, other: FileId) -> bool:
-        return self.inode == other.inode and (self.birth == other.birth or not (self.birth and other.birth))
+        return self.birth == other.birth or not (self.birth and other.birth)
+
+
+def _are_mounted(*devices: int) -> bool:
+    """Whether all these are mounted. A file system that was mounted anew may have another number, and only that one."""
+    return _mounted(int(time.monotonic())).issuperset(devices)
+
+
+@lru_cache(maxsize=1)
+def _mounted(_: int) -> frozenset[int]:
+    """The devices that are mounted, as of this second."""
+    with open("/proc/self/mountinfo", "rb") as lines:
+        numbers = [line.split(b" ", 3)[2].split(b":") for line in lines]
+    return frozenset(os.makedev(int(major), int(minor)) for major, minor in numbers)
 
 
 class _Buffers(threading.local):

@@ -306,6 +306,8 @@ def _age(path: str) -> tuple[int, str]:
 def _may_be_copied(generation: Generation, log: Log, file: FileId) -> bool:
     """Whether a file may be a copy of a generation. It is called like this log."""
     known = generation.known
+    if not generation.links and known.file.resembles(file):
+        return True  # it is back, if it has its content
     later = known.file.birth > file.birth > 0  # that one may be a copy, to truncate this one next
     # What stands where a log is written is its next generation: as long as the one before is there, no copy.
     if log.stands(file) and not later and not log.misses(generation):

@@ -485,6 +485,7 @@ class Log:
             yield self._read(self._add(place, original.position, original.known.witness, Phase.DONE))
         elif original.phase is Phase.DONE and not copy.sure:
             yield from self._replace(original, place, DELETED)
+            yield from self._supersede()
         elif not copy.sure or self._unresolved(original):
             self._copies[place.file] = place, asked
             if original.phase is Phase.STORED and not self._unresolved(original):
@@ -641,8 +642,8 @@ class Log:
         position, known = generation.position, generation.known
         if rest is None:
             yield from self._say_gone(generation, reason)
-            if not generation.links:
-                yield from self._bury(generation)  # its content may come back
+            if reason == DELETED and self._may_come_back(generation):
+                yield from self._bury(generation)
                 return
         elif generation.copy_of:
             yield from self._drop(generation)
@@ -661,7 +662,7 @@ class Log:
             after.size = rest.size
             if after.phase in {Phase.DONE, Phase.STORED} or after.copy_of is not None:  # that may not be looked at yet
                 after.phase, after.copy_of = Phase.DONE, None
-                if rest.codec or rest.size > position:
+                if rest.codec or rest.size > position or self.stands(rest.file):
                     after.position = position
                     yield self._read(after)
                 else:
@@ -670,6 +671,12 @@ class Log:
             yield from self._drop(generation, after.source)
             return
         yield from self._drop(generation)
+
+    def _may_come_back(self, generation: Generation) -> bool:
+        """Whether it was replaced, or nobody saw it in this run: perhaps its disk is not mounted."""
+        known = generation.known
+        unseen = generation.untold and known.witness is not None and not self.is_left_out(known.path)
+        return unseen or not generation.links
 
     def _say_gone(self, generation: Generation, reason: str) -> Iterator[Command]:
         """Its content is nowhere. What was not read of a log that is left out is no loss."""

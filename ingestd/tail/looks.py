@@ -258,14 +258,15 @@ class Looks:
     def names_of(self, files: Iterable[FileId], directories: Iterable[str]) -> dict[FileId, list[str]]:
         """The names that these files have in these directories. Hints: another file may have the inode number."""
         self.steps += 1
-        inodes = {file.inode: file for file in files}
+        sought = list(files)
+        inodes = {file.inode for file in sought}
         stamps = {directory: settled_stamp(directory) for directory in directories}
-        found = _paths_of(inodes.keys(), stamps)
+        found = _paths_of(inodes, stamps)
         # What was renamed while it was listed may not be there. The second time it is, or the first time it was.
         shifted = [directory for directory, stamp in stamps.items() if not is_unchanged(directory, stamp)]
-        for inode, paths in _paths_of(inodes.keys(), shifted).items():
+        for inode, paths in _paths_of(inodes, shifted).items():
             found[inode] = [*dict.fromkeys((*found.get(inode, ()), *paths))]
-        return {inodes[inode]: paths for inode, paths in found.items()}
+        return {file: found[file.inode] for file in sought if file.inode in found}
 
     # Where generations are.
 

@@ -85,6 +85,8 @@ class Searches:
         """Files that have the content of a source that is sought. Another one that begins so is not in them."""
         self._seen: dict[int, tuple[str, Place]] = {}
         """What looks at rotated files showed, by inode number, for all searches of a round; and at which path."""
+        self._devices: dict[str, int] = {}
+        """Of directories."""
 
     def made(self, searches: Sequence[Search]) -> list[Sought]:
         """Where each generation was found."""
@@ -267,24 +269,34 @@ class Searches:
 
     def _rotations(self, search: Search, names: tuple[str, ...] = (), since: int = -1) -> Iterator[Place]:
         """What looks like rotations of what is sought, or of `names` only, and was modified after `since`."""
-        seen: set[int] = set()
+        seen: set[tuple[int, int]] = set()
         for _ in range(_TRIES):
             shifted = False
             for path, inode in self._rotated_names(search, names):
-                if inode in seen:
+                number = self._device_of(os.path.dirname(path)), inode
+                if number in seen:
                     continue
                 try:
                     place = self._rotated_at(path, inode, since)
                 except _Shifted:
                     shifted = True
                     continue
-                seen.add(inode)
+                seen.add(number)
                 if place is not None:
                     yield place
             if not shifted:
                 return
             self._list_again(search)
         raise _Shifted
+
+    def _device_of(self, directory: str) -> int:
+        """Of a directory that is gone, 0. On another device, another file may have an inode number."""
+        if directory not in self._devices:
+            try:
+                self._devices[directory] = os.stat(directory).st_dev
+            except OSError:
+                return 0
+        return self._devices[directory]
 
     def _rotated_at(self, path: str, inode: int, since: int) -> Place | None:
         """What is at a path, if it was modified after `since`: most are old, and cost no more than to see that."""

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import tempfile
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -12,8 +14,7 @@ from ingestd.tail.finder import TailFinder
 from ingestd.tail.route import TailRoute
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Sequence
-    from pathlib import Path
+    from collections.abc import Callable, Iterable, Iterator, Sequence
 
     from ingestd.daemon.source import End, Finder, Found, Loss
     from ingestd.tail.looks import Looks
@@ -270,6 +271,14 @@ class Follower:
     @property
     def texts(self) -> list[bytes]:
         return [line for _, line in self.lines]
+
+
+@pytest.fixture
+def elsewhere(tmp_path: Path) -> Iterator[Path]:
+    """A directory of another file system."""
+    with tempfile.TemporaryDirectory(dir="/dev/shm") as directory:  # a tmpfs everywhere
+        assert Path(directory).stat().st_dev != tmp_path.stat().st_dev
+        yield Path(directory)
 
 
 @pytest.fixture

@@ -12,10 +12,8 @@ import itertools
 import lzma
 import os
 import shutil
-import tempfile
 import time
 from dataclasses import replace
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import lz4.frame
@@ -32,7 +30,8 @@ from ingestd.tail import watch as watch_module
 from ingestd.tail.looks import Looks
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
+    from collections.abc import Callable, Sequence
+    from pathlib import Path
 
     from ingestd.tail.facts import Examined, Sought
     from ingestd.tail.looks import Examination, Sighting
@@ -79,14 +78,6 @@ def compress(path: Path, codec: str = "gz") -> None:
     made.write_bytes(COMPRESS[codec](path.read_bytes()))
     os.utime(made, ns=(status.st_atime_ns, status.st_mtime_ns))
     path.unlink()
-
-
-@pytest.fixture
-def elsewhere(tmp_path: Path) -> Iterator[Path]:
-    """A directory of another file system."""
-    with tempfile.TemporaryDirectory(dir="/dev/shm") as directory:  # a tmpfs everywhere
-        assert Path(directory).stat().st_dev != tmp_path.stat().st_dev
-        yield Path(directory)
 
 
 @pytest.fixture
@@ -1758,6 +1749,43 @@ async def test_a_file_system_that_is_mounted_late_brings_its_positions_back(
     append(logs / "a.log", "two")
     await follower.reads("one", "two")
     assert not follower.losses
+
+
+@pytest.mark.parametrize("restarted", [False, True])
+@pytest.mark.parametrize("unread", [False, True])
+@pytest.mark.parametrize("how", ["directory", "file"])
+async def test_a_log_that_another_one_covers_at_the_start_goes_on_once_it_is_back(
+    follow: Any, tmp_path: Path, how: str, unread: bool, restarted: bool
+) -> None:
+    """Something wrote to app.log at boot, before its disk was mounted. The log that was there before came twice."""
+    logs, away = tmp_path / "logs", tmp_path / "away"
+    log = logs / "app.log"
+    logs.mkdir()
+    append(log, "one")
+    follower = follow("logs/app.log", rescan_interval=0.05)
+    await follower.settle()
+    follower.stop()
+    if unread:
+        append(log, "two")
+    covered, back = (logs, away) if how == "directory" else (log, tmp_path / "kept")
+    covered.rename(back)
+    logs.mkdir(exist_ok=True)
+    append(log, "other")
+    follower.start()
+    await follower.settle()
+    if restarted:
+        follower.restart()
+        await follower.settle()
+    log.unlink()
+    if how == "directory":
+        logs.rmdir()
+    back.rename(covered)
+    append(log, "three")
+    await follower.reads("one", "other", *(["two"] if unread else []), "three")
+    assert not follower.losses
+    append(log, "four")
+    await follower.until(lambda: follower.texts[-1] == b"four")
+    assert len(follower.sources) == 1
 
 
 async def test_logs_that_were_copied_to_another_file_system_and_path_are_read_on(follow: Any, tmp_path: Path) -> None:

@@ -22,6 +22,7 @@ from typing import TYPE_CHECKING, TypeAlias
 import pytest
 
 from ingestd.tail.facts import (
+    DELETED,
     VANISHED,
 )
 from ingestd.tail.rotation import codec_of, is_rotation_of
@@ -123,6 +124,12 @@ AWAY = tuple(
 )
 """Directories are moved, with all that is in them, to where `rotated` looks."""
 
+COVERED = tuple(
+    Scene((paths,), ("/d/app.log",), operations=ALL - {"move directory"} | {"cover"})
+    for paths in (("/d/*.log",), ("/d/app.log",), ("/d/app*",))
+)
+"""A log is out of sight while the daemon starts, as if another disk were mounted over it, and comes back."""
+
 ONCE = tuple(replace(scene, once=True) for scene in (*SCENES, *HARD_LINKED, *NAMESAKES, *MOVED))
 """The daemon runs, or is started with `--once`, by turns."""
 
@@ -138,6 +145,8 @@ class Writer:
         self.old: list[Dentry] = []
         self.half = False
         self.dates = 0
+        self.covered = ""
+        """Where its file is while it is out of sight."""
 
     @property
     def path(self) -> str:
@@ -316,6 +325,20 @@ class Writer:
         self.files.between()
         self.files.create(directory, stat.S_IFDIR)
 
+    def cover(self) -> None:
+        """Nobody sees its file, and another one may be made in its place."""
+        if not self.covered and not self.world.machine.up and self.files.find(self.path) is not None:
+            self.covered = f"/c/{next(self.world.moves)}"
+            self.files.rename(self.path, self.covered)
+
+    def uncover(self) -> None:
+        """It is back. What was made in its place is gone."""
+        if self.covered:
+            if self.files.find(self.path) is not None:
+                self.world.unlink(self.path)
+            self.files.rename(self.covered, self.path)
+            self.covered = ""
+
     def repoint(self) -> None:
         """Have the log's link lead to another file."""
         old = self.world.links.get(self.log)
@@ -351,6 +374,7 @@ class Writer:
             "compress": self.compress,
             "carry": lambda _: self.carry(),
             "repoint": lambda _: self.repoint(),
+            "cover": lambda _: self.uncover() if self.covered else self.cover(),
             "unlink rotated": self.delete,
             "delete": lambda _: self.delete_current(),
             "grain": lambda _: None,
@@ -388,7 +412,7 @@ class World:
         files = self.machine.files
         self.padding = random.choice((0, 0, 10, 100))
         self.header = random.random() < 0.2
-        for directory in ("/d", "/t", "/o"):
+        for directory in ("/d", "/t", "/o", "/c"):
             files.create(directory, stat.S_IFDIR)
         if all(path != "/l" for path, _ in scene.links):
             files.create("/l", stat.S_IFDIR)
@@ -594,7 +618,8 @@ class World:
         for at, loss in self.machine.losses:
             # Nobody can know whether there was text in a compressed file, nor what an unread one was compressed to.
             unread = not loss.start and (codec_of(loss.thing) or self.compressed)
-            if loss.reason != VANISHED and self.clean and not unread:
+            hidden = loss.reason == DELETED and "cover" in self.scene.operations  # it may be back by now
+            if loss.reason != VANISHED and self.clean and not unread and not hidden:
                 require(any(token.at <= at for token in lost), f"said to be lost, and is not: {loss}")
 
     def _judge_order(self) -> None:
@@ -695,14 +720,21 @@ class World:
             self.machine.once = self.scene.once and amount > 1
             self.machine.start()
 
+    def _uncover(self) -> None:
+        """Before the next start: what is out of sight at two starts is forgotten."""
+        for writer in self.writers:
+            writer.uncover()
+
     def _stop(self, _amount: int, _random: Random) -> None:
         if self.machine.up:
+            self._uncover()
             self.machine.stop()
             self.announced.clear()
             self._forget_sizes()
 
     def _kill(self, _amount: int, _random: Random) -> None:
         if self.machine.up:
+            self._uncover()
             self.clean = False
             self.machine.kill()
             self.announced.clear()
@@ -786,6 +818,7 @@ class World:
             if writer.half:
                 writer.write_half()
         machine.settle()
+        self._uncover()
         for _ in range(3):
             machine.files.now += 11 * SECOND
             if machine.once:
@@ -805,7 +838,7 @@ def make(seed: int, scenes: tuple[Scene, ...] = SCENES) -> tuple[Scene, list[Ste
         "write": 10, "rotate": 4, "late": 2, "half": 1, "stop": 1, "kill": 1, "crash": 0.3, "truncate": 0.5,
         "copytruncate": 2, "compress": 2, "delete": 0.3, "overflow": 0.3, "quiet": 1, "rescan": 1, "settle": 2,
         "unlink rotated": 0.5, "go": 12, "start": 2, "open": 2, "move directory": 0.5, "repoint": 0.7,
-        "hard link": 1.5, "drop hard link": 0.3, "carry": 1.5,
+        "hard link": 1.5, "drop hard link": 0.3, "carry": 1.5, "cover": 2,
     }  # fmt: skip
     if scene.once:
         weights["start"] = 8
@@ -927,6 +960,11 @@ def test_what_is_moved_with_its_directory_to_where_rotated_says_is_found_there(c
 
 
 @pytest.mark.parametrize("chunk", range(CHUNKS))
+def test_a_log_that_is_out_of_sight_at_a_start_goes_on_once_it_is_back(chunk: int) -> None:
+    play_chunk(chunk, HISTORIES // 5, COVERED)
+
+
+@pytest.mark.parametrize("chunk", range(CHUNKS))
 def test_runs_with_an_end_lose_nothing_between_them(chunk: int) -> None:
     play_chunk(chunk, HISTORIES // 5, ONCE)
 
@@ -961,7 +999,7 @@ if __name__ == "__main__":
     parser.add_argument("--scenes", default="")
     parser.add_argument("--trace", action="store_true")
     arguments = parser.parse_args()
-    scenes = (*SCENES, *HARD_LINKED, *NAMESAKES, *MOVED, *ONCE, *AWAY)
+    scenes = (*SCENES, *HARD_LINKED, *NAMESAKES, *MOVED, *ONCE, *AWAY, *COVERED)
     chosen = [scenes[int(each)] for each in arguments.scenes.split(",")] if arguments.scenes else list(SCENES)
     operations = frozenset(arguments.ops.split(",")) if arguments.ops else None
     chosen_scenes = tuple(replace(each, operations=operations or each.operations) for each in chosen)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from ingestd.tail import kin as kin_module
-from ingestd.tail.facts import Copy, Empty, Examined, Plain, Read, Repeated
+from ingestd.tail.facts import Copy, Empty, Examined, Phase, Plain, Read, Repeated
 from ingestd.tail.file_id import FileId
 from ingestd.tail.files import Files
 from ingestd.tail.globs import Globs
@@ -47,6 +47,17 @@ def test_what_stands_at_a_logs_path_is_compared_with_what_is_younger_alone() -> 
     compared = [each.source for each in kin_of(log).originals(Place(PATH, file(7), 4, 100))]
     assert older not in compared
     assert compared == [younger]
+
+
+def test_a_file_that_is_back_is_compared_with_what_is_stored_of_it_and_the_next_one_is_not() -> None:
+    """Its disk was mounted after the start, as another device."""
+    log = Log(PATH)
+    source = begin(log, Place(PATH, file(7), 4, 100))
+    log.generations[0].phase, log.generations[0].links = Phase.DONE, 0
+    back, new = file(7)._replace(device=2, volume="2"), file(8)
+    for each, compared in ((back, [source]), (new, [])):
+        log._here = each
+        assert [found.source for found in kin_of(log).originals(Place(PATH, each, 4, 100))] == compared
 
 
 def test_a_log_may_be_the_original_of_what_looks_like_its_rotation() -> None:

@@ -15,6 +15,7 @@ from ingestd.tail.facts import (
     TAKEN,
     TRUNCATED,
     Bury,
+    Conclude,
     Copy,
     Deleted,
     Empty,
@@ -232,7 +233,7 @@ def test_what_a_search_finds_is_examined_where_it_is_now() -> None:
 
 def test_a_search_is_repeated_for_what_is_the_newest_then_and_looks_as_far_back() -> None:
     """The content that was sought is nowhere; what came after it shifted while it was looked for."""
-    log = log_with(known(7, 5), known(9, 5))
+    log = log_with(known(7, 5), known(9, 5)._replace(witness=None))
     log.step(Seen(place(7, 5), here=True))
     log.step(Listed())
     commands = log.step(Sought("1", between=(place(8, 3, f"{PATH}.1", 200),)))
@@ -255,8 +256,23 @@ def test_a_search_that_finds_nothing_is_made_again_if_events_were_missed_meanwhi
     log.step(Missed())
     assert log.step(Sought("0")) == []
     assert [each.generation.source for each in log.step(Listed()) if isinstance(each, Seek)] == ["0"]
-    assert not [each for each in log.step(Sought("0")) if isinstance(each, Seek)]
-    assert log.generations == []
+    commands = log.step(Sought("0"))
+    assert not [each for each in commands if isinstance(each, Seek)]
+    assert [each.generation.source for each in commands if isinstance(each, Bury)] == ["0"]
+
+
+def test_a_log_that_is_back_where_another_one_was_is_read_on_though_it_has_nothing_new() -> None:
+    """It was out of sight at the start. Nobody read it then, and what was written to it and deleted next was lost."""
+    log = log_with(known(7, 5))
+    log.step(Seen(place(8, 3), here=True))
+    log.step(Listed())
+    log.step(Sought("0"))
+    (other,) = (each.generation for each in log.step(Examined(place(8, 3), plain(3))) if isinstance(each, Read))
+    assert log.step(Seen(place(7, 5), here=True)) == [Examine(place(7, 5))]
+    commands = log.step(Examined(place(7, 5), Copy("0", 0, sure=False)))
+    (back,) = (each.generation for each in commands if isinstance(each, Read))
+    assert (back.known.file.inode, back.position, back.last) == (7, 5, False)
+    assert [each.generation for each in commands if isinstance(each, Conclude)] == [other]
 
 
 def test_events_that_were_missed_before_a_search_began_do_not_void_it() -> None:

@@ -717,6 +717,34 @@ def test_on_an_overlay_a_directory_lists_other_inode_numbers_than_its_files_have
     assert found.intact
 
 
+def test_a_file_on_another_disk_may_have_the_inode_number_of_one_that_has_other_content(
+    log: Path, elsewhere: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A log was compressed, and moved to another disk. A rotation beside it had that inode number: it was not found."""
+
+    class Disks(Looks):
+        def look(self, path: str) -> Sighting:
+            seen = super().look(path)
+            place = seen.place
+            return seen if place is None else seen._replace(place=place._replace(file=place.file._replace(inode=7)))
+
+    monkeypatch.setattr(listings, "_listed", lambda _: 7)
+    monkeypatch.setattr(searching, "identify", lambda descriptor: identify(descriptor)._replace(inode=7))
+    wanted = search(log, known_of(log, 8), 8, rotated=Globs([f"{elsewhere}/*"], []))
+    log.with_name("a.log.1").write_bytes(b"other\ntext\n")
+    (elsewhere / "a.log.2.gz").write_bytes(gzip.compress(log.read_bytes()))
+    log.unlink()
+    (found,) = find(Disks(), wanted)
+    assert found.rest is not None
+    assert found.rest.path == str(elsewhere / "a.log.2.gz")
+
+
+def test_files_of_two_disks_may_have_one_inode_number_and_each_has_its_names(looks: Looks, log: Path) -> None:
+    file = place_of(log).file
+    other = file._replace(device=file.device + 1)
+    assert looks.names_of([file, other], [str(log.parent)]) == {each: [str(log)] for each in (file, other)}
+
+
 def test_an_error_of_one_search_is_not_the_others(log: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     class Failing(Looks):
         def look(self, path: str) -> Sighting:
