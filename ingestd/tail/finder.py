@@ -109,6 +109,9 @@ _GRAIN: Final = 10_000_000
 _LOOKS_BEFORE_READING: Final = 5
 _ROUNDS: Final = 5
 
+_EXAMINED_AT_ONCE: Final = 256
+"""So many files are examined until directories that came meanwhile are watched. What goes there before is not known."""
+
 _UNSEEN_MOST: Final = 256
 """So many logs without a file are kept only because files of theirs may be there unseen."""
 
@@ -710,7 +713,7 @@ class TailFinder:
                 self._due.examinations = {}
             if due.examinations:
                 first = self._first_run and self._first_pass
-                await self._rounds.make(due.examinations.values(), self._judged, first=first)
+                await self._rounds.make(self._oldest(due.examinations.values()), self._judged, first=first)
             if due.seeks:
                 await self._seek(due)
             if due.looks or due.examinations:
@@ -720,11 +723,21 @@ class TailFinder:
             if due.untold:
                 self._warn_untold(due.untold)
             self._search_again()
+            self._hear()
         for path in self._vanished.take_lost(time.monotonic(), busy=bool(self._due)):
             if not self._is_compressed(path):
                 self._sources.lost(Loss(printable(path), VANISHED, 0, 0, exact=False))
         if not (self._due or self._vanished or self._relist or self._names.moving):
             self._all_known = self._heard_at
+
+    def _oldest(self, wanted: Collection[tuple[Log, Place]]) -> Collection[tuple[Log, Place]]:
+        """Of many files, those that are examined now. The others are to be examined next, with what comes meanwhile."""
+        if self._first_pass or len(wanted) <= _EXAMINED_AT_ONCE:
+            return wanted
+        by_age = self._examinations.by_age(wanted)
+        for log, place in by_age[_EXAMINED_AT_ONCE:]:
+            self._examine_next(self._due, log, place)
+        return by_age[:_EXAMINED_AT_ONCE]
 
     def _is_compressed(self, path: str) -> bool:
         """Whether there is a compressed file beside a vanished one that is called after it, and is read."""
