@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from ingestd.tail.looks import links_of
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable, Collection, Mapping
 
     from ingestd.tail.globs import Globs
     from ingestd.tail.listings import Stamp
@@ -32,17 +32,20 @@ class Pass:
 
     def walk(self, looks: Looks, certain: Callable[[str, int], bool]) -> Walk:
         """Look at all files that the globs match, but those that are `certain` to be at a path with an inode number."""
-
-        def is_certain(path: str, inode: int) -> bool:
-            """In a directory that was mounted anew, other files may have the inode numbers of before."""
-            return os.path.dirname(path) not in self.anew and certain(path, inode)
-
         for root in self._globs.roots:
             links = links_of(root)
             self.above.update(links)
             for above in (_nearest(os.path.dirname(root)), *(os.path.dirname(link) for link in links)):
                 self._enter(above)
-        return looks.walk(self._globs, self._enter, is_certain)
+        return looks.walk(self._globs, self._enter, self._but_anew(certain))
+
+    def walk_below(self, starts: Collection[str], looks: Looks, certain: Callable[[str, int], bool]) -> Walk:
+        """The same of these directories and what is below them."""
+        return looks.walk_below(starts, self._globs, self._enter, self._but_anew(certain))
+
+    def _but_anew(self, certain: Callable[[str, int], bool]) -> Callable[[str, int], bool]:
+        """In a directory that was mounted anew, other files may have the inode numbers of before."""
+        return lambda path, inode: os.path.dirname(path) not in self.anew and certain(path, inode)
 
     def _enter(self, directory: str) -> None:
         self.watched.enter(directory)
@@ -56,7 +59,7 @@ class Directories:
 
     def __init__(self, globs: Globs) -> None:
         self._globs = globs
-        self._stamps: Mapping[str, Stamp] = {}
+        self._stamps: dict[str, Stamp] = {}
         self._above = {path for root in globs.roots for path in _up_from(root)}
 
     @property
@@ -72,9 +75,19 @@ class Directories:
         """A pass is made."""
         self._stamps, self._above = found.directories, made.above
 
+    def listed_below(self, starts: Collection[str], found: Walk) -> None:
+        """These, and what is below them, were listed alone."""
+        for start in starts:
+            self._stamps.pop(start, None)
+        self._stamps |= found.directories
+
     def leads(self, path: str) -> bool:
         """Whether a directory of the tail is at this path, or was reached through it."""
-        return path in self._stamps or path in self._above
+        return path in self._stamps or self.is_above(path)
+
+    def is_above(self, path: str) -> bool:
+        """Whether the globs begin at this path, or below it: what is there concerns all."""
+        return path in self._above
 
 
 def watch_toward(directory: str, watched: Round) -> str:

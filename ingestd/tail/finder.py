@@ -67,7 +67,16 @@ from ingestd.tail.rounds import Rounds
 from ingestd.tail.thread import PATIENCE, LookThread, in_turns
 from ingestd.tail.troubles import Troubles
 from ingestd.tail.vanished import VanishedFiles
-from ingestd.tail.watch import CREATED, DELETED, IS_DIRECTORY, MOVED_TO, OVERFLOW, WRITTEN
+from ingestd.tail.watch import (
+    ATTRIBUTES,
+    CREATED,
+    DELETED,
+    DELETED_SELF,
+    IS_DIRECTORY,
+    MOVED_TO,
+    OVERFLOW,
+    WRITTEN,
+)
 from ingestd.tail.watches import SETTLE, SETTLE_IN_STREAMS, Watches
 from ingestd.tail.ways import Ways
 
@@ -78,7 +87,7 @@ if TYPE_CHECKING:
     from ingestd.daemon.source import End, Finder, Sources
     from ingestd.tail.facts import Command, Fact, Generation, Place, Sought
     from ingestd.tail.file_id import FileId
-    from ingestd.tail.looks import Original, Sighting
+    from ingestd.tail.looks import Original, Sighting, Walk
     from ingestd.tail.names import Changes
     from ingestd.tail.route import TailRoute
     from ingestd.tail.searching import Search
@@ -101,6 +110,9 @@ _GRAIN: Final = 10_000_000
 _LOOKS_BEFORE_READING: Final = 5
 _ROUNDS: Final = 5
 
+_EXAMINED_AT_ONCE: Final = 256
+"""So many files are examined until directories that came meanwhile are watched. What goes there before is not known."""
+
 _UNSEEN_MOST: Final = 256
 """So many logs without a file are kept only because files of theirs may be there unseen."""
 
@@ -121,6 +133,8 @@ class _Due:
     examinations: dict[FileId, tuple[Log, Place]] = field(default_factory=dict)
     seeks: dict[str, Generation] = field(default_factory=dict)
     watches: set[str] = field(default_factory=set)
+    directories: set[str] = field(default_factory=set)
+    """Those that came or went: they are listed, with what is below them."""
     deleted: list[tuple[FileId, str]] = field(default_factory=list)
     """Files whose name is gone. Looked at last: what they were compressed to is told by what is known of them."""
     logs: dict[str, Log] = field(default_factory=dict)
@@ -129,8 +143,8 @@ class _Due:
     """Files that are gone since the run before this one, and how far they were read: to be said."""
 
     def __bool__(self) -> bool:
-        files = self.looks or self.examinations or self.seeks or self.watches or self.deleted
-        return bool(files or self.untold)
+        files = self.looks or self.examinations or self.seeks or self.deleted
+        return bool(files or self.watches or self.directories or self.untold)
 
 
 class TailFinder:
@@ -174,7 +188,7 @@ class TailFinder:
         self._examinations = Examinations(route, partial(self._files.originals, self), once=once)
         self._rounds = Rounds(self._examinations, self._looks, self._thread, self._kin, self._names, self._files)
         self._unwatched: dict[str, Log] = {}
-        """By path, logs that were followed through a link to where nobody watched, until they are looked at again."""
+        """By path, logs of which files may have come and gone where nobody watched, until they are searched for."""
         self._finished = Finished()
         self._directories = Directories(self._globs)
         self._troubles = Troubles()
@@ -440,9 +454,27 @@ class TailFinder:
             self._miss_below(changed)
         if missed or changed:
             self._watch_ways_anew()
+        await self._take_listed(found)
+        await in_turns(vanished, self._vanish_with_directory)
+
+    async def _look_below(self, starts: Collection[str]) -> None:
+        """A pass over these directories and what is below them: they came, or went."""
+        made = self._directories.look(self._watches.round())
+        certain = _never if self._missed else self._certain
+        found = await self._thread.ask(lambda: made.walk_below(starts, self._looks, certain))
+        self._miss_before_watches(self._watches.new(made.watched) | made.anew)
+        self._names.listed = found.present
+        self._watches.register(made.watched)  # where one went that is gone by now, events of the one above it say
+        self._hear()
+        self._directories.listed_below(starts, found)
+        self._troubles.found(found.troubles)
+        for glob in self._globs.matched(found.present):
+            self._troubles.over(glob)
+        await self._take_listed(found)
+
+    async def _take_listed(self, found: Walk) -> None:
         await in_turns(((sighting, None) for sighting in found.sightings), self._sighted)
         self._names.listed = frozenset()
-        await in_turns(vanished, self._vanish_with_directory)
 
     def _watch_ways_anew(self) -> None:
         """Another directory may be where links lead, and nobody said so."""
@@ -452,13 +484,13 @@ class TailFinder:
 
     def _miss_before_watches(self, new: set[str]) -> None:
         """Files may have come and gone in a directory that is new, or where a link leads, before it was watched."""
-        for log in self._logs.values() if new else ():
+        for log in [self._logs[path] for path in self._kin.written_in(new) if path in self._logs]:
             through = self._ways.through.get(log.path, ())
             if any(os.path.dirname(path) in new for path in (log.path, *through)):
                 self.apply(log, Missed(self._all_known))
+                self._unwatched[log.path] = log
                 if through:
                     self._look(log.path, None)  # where its newest file still is, nothing was missed
-                    self._unwatched[log.path] = log
 
     def _miss(self) -> None:
         for log in self._logs.values():
@@ -500,13 +532,16 @@ class TailFinder:
         if not events:
             return
         names: list[tuple[str, int, int]] = []
-        missed, changed = False, set()
+        missed, changed, gone = False, set(), set()
         for key, mask, cookie, name in events:
             if mask & OVERFLOW:
                 missed = True
             elif isinstance(key, str) and not name:
-                changed.add(key)
-                self._watch_anew(key)
+                if mask & DELETED_SELF:
+                    gone.add(key)
+                elif key not in gone:
+                    changed.add(key)
+                    self._changed_self(key, mask)
             elif isinstance(key, str):
                 names.append((f"{key.rstrip('/')}/{name}", mask, cookie))
             elif mask & WRITTEN and key in self._awaited:
@@ -522,6 +557,10 @@ class TailFinder:
         self._take(self._names.heard([each for each in names if not each[1] & IS_DIRECTORY]))
         for path, mask, _ in names:
             self._changed(path, mask)
+        for directory in gone:  # events told before what became of all that was in it
+            self._watches.drop(directory)
+            self._watch_where_links_lead(directory)
+            self._list_soon(directory)
         self._news.set()
 
     def _hear_no_more(self) -> None:
@@ -542,6 +581,20 @@ class TailFinder:
         self._due.deleted += changes.deleted
         for log in [self._logs[path] for path in changes.arrived if path in self._logs]:
             self.apply(log, Arrived())
+
+    def _changed_self(self, directory: str, mask: int) -> None:
+        if mask & ATTRIBUTES:  # most likely it is the same one, of which no event is to be missed
+            self._due.watches.add(directory)
+        else:
+            for each in (directory, *self._watches.below(directory)):  # they went with it, under other paths
+                self._watch_anew(each)
+            self._list_soon(directory)
+
+    def _list_soon(self, directory: str) -> None:
+        if self._directories.is_above(directory):
+            self._relist = True
+        else:
+            self._due.directories.add(directory)
 
     def _watch_anew(self, directory: str) -> None:
         """A directory changed itself: another one may be in its place."""
@@ -572,9 +625,11 @@ class TailFinder:
 
     def _changed(self, path: str, mask: int) -> None:
         """What a name that came or went means beside what it names."""
-        if self._directories.leads(path) or (
-            mask & IS_DIRECTORY and mask & (CREATED | MOVED_TO) and self._globs.leads_through(path)
-        ):
+        leads = self._directories.leads(path)
+        came = mask & (CREATED | MOVED_TO) and self._globs.leads_through(path)
+        if mask & IS_DIRECTORY and (came or (leads and mask & DELETED)):
+            self._list_soon(path)
+        elif leads:
             self._relist = True
         for log in self._ways.logs(path):
             self._look(log, None)
@@ -652,8 +707,7 @@ class TailFinder:
         while self._due and rounds:
             rounds -= 1
             due, self._due = self._due, _Due()
-            if due.watches:
-                await self._watch_more(due.watches)
+            await self._watch_and_list(due)
             if due.looks:
                 await self._look_at(due)
                 # With what was to be examined before: the oldest of them all comes first.
@@ -662,7 +716,7 @@ class TailFinder:
                 self._due.examinations = {}
             if due.examinations:
                 first = self._first_run and self._first_pass
-                await self._rounds.make(due.examinations.values(), self._judged, first=first)
+                await self._rounds.make(self._oldest(due.examinations.values()), self._judged, first=first)
             if due.seeks:
                 await self._seek(due)
             if due.looks or due.examinations:
@@ -672,11 +726,21 @@ class TailFinder:
             if due.untold:
                 self._warn_untold(due.untold)
             self._search_again()
+            self._hear()
         for path in self._vanished.take_lost(time.monotonic(), busy=bool(self._due)):
             if not self._is_compressed(path):
                 self._sources.lost(Loss(printable(path), VANISHED, 0, 0, exact=False))
         if not (self._due or self._vanished or self._relist or self._names.moving):
             self._all_known = self._heard_at
+
+    def _oldest(self, wanted: Collection[tuple[Log, Place]]) -> Collection[tuple[Log, Place]]:
+        """Of many files, those that are examined now. The others are to be examined next, with what comes meanwhile."""
+        if self._first_pass or len(wanted) <= _EXAMINED_AT_ONCE:
+            return wanted
+        by_age = self._examinations.by_age(wanted)
+        for log, place in by_age[_EXAMINED_AT_ONCE:]:
+            self._examine_next(self._due, log, place)
+        return by_age[:_EXAMINED_AT_ONCE]
 
     def _is_compressed(self, path: str) -> bool:
         """Whether there is a compressed file beside a vanished one that is called after it, and is read."""
@@ -704,6 +768,12 @@ class TailFinder:
     def _tell_hanging(self, seconds: float) -> None:
         reason = f"no answer for {seconds:g} s: a dead mount? Its files wait; nothing else does"
         self._troubles.tell(", ".join(sorted(self._globs.roots)), reason)
+
+    async def _watch_and_list(self, due: _Due) -> None:
+        if due.watches:
+            await self._watch_more(due.watches)
+        if due.directories:
+            await self._look_below(due.directories)
 
     async def _watch_more(self, directories: set[str]) -> None:
         watched = self._watches.round()

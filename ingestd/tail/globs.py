@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+from contextlib import suppress
 from dataclasses import dataclass
 from fnmatch import translate
 from functools import lru_cache
@@ -53,6 +54,18 @@ def _fits(names: list[str], parts: tuple[re.Pattern[str] | None, ...]) -> bool:
     return len(names) == len(parts)
 
 
+def _left(parts: tuple[str, ...], name: str) -> Iterator[tuple[str, ...]]:
+    """What is left of the parts of a glob in a directory with this name. `**` stands for it, or for nothing."""
+    part, rest = parts[0], parts[1:]
+    if part == "**":
+        yield parts
+    if rest:
+        if part == "**":
+            yield from _left(rest, name)
+        elif _part(part).match(name):
+            yield rest
+
+
 @dataclass(frozen=True, slots=True)
 class _Pattern:
     """One glob, cut into a directory without wildcards and the parts below it."""
@@ -68,6 +81,16 @@ class _Pattern:
         while fixed < len(parts) - 1 and not _MAGIC.search(parts[fixed]):
             fixed += 1
         return cls(text, "/" + "/".join(parts[:fixed]), tuple(parts[fixed:]))
+
+    def left(self, start: str) -> Iterable[tuple[str, ...]]:
+        """What is to be matched in a directory, for each way that the glob leads there from its root."""
+        root = self.root.rstrip("/")
+        if not f"{start}/".startswith(f"{root}/"):
+            return ()
+        ways = {self.parts: None}
+        for name in filter(None, start[len(root) :].split("/")):
+            ways = {left: None for parts in ways for left in _left(parts, name)}
+        return ways
 
     @property
     def unmatched(self) -> str:
@@ -101,6 +124,13 @@ class Globs:
             if part.match(name):
                 return not self.excludes(path)
         return False
+
+    def matched(self, paths: Iterable[str]) -> Iterator[str]:
+        """The globs that take one of these paths."""
+        names = [path.split("/") for path in paths]
+        for pattern, parts in zip(self.patterns, self._wholes, strict=True):
+            if any(_fits(each, parts) for each in names):
+                yield pattern.text
 
     def _names_in(self, directory: str) -> list[re.Pattern[str]]:
         """What names of files the globs take in a directory."""
@@ -140,11 +170,27 @@ class Globs:
             found = False
             for entry in self._below(pattern.root, pattern.parts, (), enter, trouble):
                 found = True
-                if entry.path not in given and not self.excludes(entry.path):
-                    given.add(entry.path)
+                if self._is_new(entry.path, given):
                     yield entry
             if not found:
                 trouble(pattern.text, pattern.unmatched)
+
+    def walk_below(
+        self, start: str, enter: Callable[[str], object], trouble: Callable[[str, str], object]
+    ) -> Iterator[os.DirEntry[str]]:
+        """The same of one directory and what is below it; nothing if there is none, or no glob leads there."""
+        given: set[str] = set()
+        for pattern in self.patterns if os.path.isdir(start) else ():
+            for parts in pattern.left(start):
+                for entry in self._below(start, parts, _ids_above(start, pattern.root), enter, trouble):
+                    if self._is_new(entry.path, given):
+                        yield entry
+
+    def _is_new(self, path: str, given: set[str]) -> bool:
+        if path in given or self.excludes(path):
+            return False
+        given.add(path)
+        return True
 
     def _below(
         self,
@@ -196,6 +242,17 @@ class Globs:
                     yield entry
             elif _is_directory(entry):
                 yield from self._below(entry.path, rest, above, enter, trouble)
+
+
+def _ids_above(directory: str, root: str) -> tuple[tuple[int, int], ...]:
+    """Of the directories above this one up to a root, as far as they are there."""
+    found = []
+    while directory != root:
+        directory = os.path.dirname(directory)
+        with suppress(OSError):
+            status = os.stat(directory)
+            found.append((status.st_dev, status.st_ino))
+    return tuple(found)
 
 
 def _is_directory(entry: os.DirEntry[str]) -> bool:

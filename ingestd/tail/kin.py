@@ -16,7 +16,7 @@ from ingestd.tail.rotation import families_of, family_of, is_rotated_from, names
 from ingestd.tail.searching import Search
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+    from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
     from collections.abc import Set as AbstractSet
 
     from ingestd.daemon.source import Found
@@ -62,7 +62,7 @@ class Kin:
         self._named: dict[str, set[str]] = {}
         """Paths of logs by the families of the names that they, and what they lead to, are written under.
 
-        By the family alone; by directory and family; and by the directory's own name and family."""
+        By the family alone; by directory and family; by the directory's own name and family; and by directory."""
         self._names: dict[str, dict[str, None]] = {}
         """By log: these names, the last one last."""
 
@@ -91,6 +91,10 @@ class Kin:
                 del self._named[key]
         if not names:
             del self._names[log]
+
+    def written_in(self, directories: Collection[str]) -> list[str]:
+        """Logs that are, or were, written in one of these directories."""
+        return list(dict.fromkeys(log for each in directories for log in self._named.get(each, ())))
 
     def alike(self, path: str) -> AbstractSet[str]:
         """Logs that a file at this path may hold a copy of.
@@ -288,7 +292,8 @@ def _keys(path: str) -> set[str]:
     """What is in common with this path: families, alone and by directory."""
     directory, name = os.path.split(path)
     beside = (directory, os.path.basename(directory))
-    return {key for family in families_of(name) for key in (family, *(f"{each}/{family}" for each in beside))}
+    keys = {key for family in families_of(name) for key in (family, *(f"{each}/{family}" for each in beside))}
+    return {directory or "/", *keys}
 
 
 def _from(directory: str) -> Iterator[str]:

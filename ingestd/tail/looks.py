@@ -6,6 +6,7 @@ import os
 import stat
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
+from itertools import chain
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from ingestd.tail.content import HEAD_BYTES, is_compressed, last_line_start, not_text, text_start
@@ -167,6 +168,20 @@ class Looks:
 
     def walk(self, globs: Globs, enter: Callable[[str], None], known: Callable[[str, int], bool]) -> Walk:
         """Look at every file that the globs match, but those `known` to be under this path with this inode number."""
+        return self._walk(globs.walk, enter, known)
+
+    def walk_below(
+        self, starts: Iterable[str], globs: Globs, enter: Callable[[str], None], known: Callable[[str, int], bool]
+    ) -> Walk:
+        """The same of these directories and what is below them."""
+        return self._walk(lambda *told: chain(*(globs.walk_below(start, *told) for start in starts)), enter, known)
+
+    def _walk(
+        self,
+        entries: Callable[[Callable[[str], None], Callable[[str, str], object]], Iterable[os.DirEntry[str]]],
+        enter: Callable[[str], None],
+        known: Callable[[str, int], bool],
+    ) -> Walk:
         walk = Walk()
 
         def entered(directory: str) -> None:
@@ -174,7 +189,7 @@ class Looks:
             self.steps += 1
             walk.directories[directory] = stamp_of(directory)
 
-        for entry in globs.walk(entered, walk.troubles.setdefault):
+        for entry in entries(entered, walk.troubles.setdefault):
             walk.present.add(entry.path)
             if entry.is_symlink() or not known(entry.path, entry.inode()):
                 walk.sightings.append(self.look(entry.path))

@@ -43,7 +43,12 @@ class Troubles:
         """A pass found these, by glob or directory, and these paths. What is neither is over."""
         for thing in [thing for thing in self._told if thing not in found and thing not in present]:
             self.over(thing)
-        self._not_found = found.keys()
+        self._not_found = ()
+        self.found(found)
+
+    def found(self, found: Mapping[str, str]) -> None:
+        """A look into some directories found these, too."""
+        self._not_found = {*self._not_found, *found}
         for thing, reason in found.items():
             self.tell(thing, reason)
 

@@ -17,18 +17,18 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Hashable, Iterable
 
 __all__ = [
-    "CREATED", "DELETED", "DIRECTORY_EVENTS", "FILE_EVENTS", "IS_DIRECTORY", "MOVED_FROM", "MOVED_TO", "OVERFLOW",
-    "WRITTEN", "Event", "EventStream", "Inotify", "SharedInotify", "WatchLimit",
+    "ATTRIBUTES", "CREATED", "DELETED", "DELETED_SELF", "DIRECTORY_EVENTS", "FILE_EVENTS", "IS_DIRECTORY", "MOVED_FROM",
+    "MOVED_TO", "OVERFLOW", "WRITTEN", "Event", "EventStream", "Inotify", "SharedInotify", "WatchLimit",
 ]  # fmt: skip
 
 # linux/inotify.h
 _MODIFY: Final = 0x2
-_ATTRIB: Final = 0x4
+ATTRIBUTES: Final = 0x4
 MOVED_FROM: Final = 0x40
 MOVED_TO: Final = 0x80
 CREATED: Final = 0x100
 DELETED: Final = 0x200
-_DELETE_SELF: Final = 0x400
+DELETED_SELF: Final = 0x400
 _MOVE_SELF: Final = 0x800
 _OVERFLOW: Final = 0x4000
 _IGNORED: Final = 0x8000
@@ -41,8 +41,8 @@ WRITTEN: Final = _MODIFY
 OVERFLOW: Final = _OVERFLOW
 """What every watched thing is given when the kernel lost events: anything may have happened."""
 
-FILE_EVENTS: Final = _MODIFY | _ATTRIB | _DELETE_SELF | _MOVE_SELF
-DIRECTORY_EVENTS: Final = CREATED | MOVED_FROM | MOVED_TO | DELETED | _DELETE_SELF | _MOVE_SELF | _ATTRIB | _ONLYDIR
+FILE_EVENTS: Final = _MODIFY | ATTRIBUTES | DELETED_SELF | _MOVE_SELF
+DIRECTORY_EVENTS: Final = CREATED | MOVED_FROM | MOVED_TO | DELETED | DELETED_SELF | _MOVE_SELF | ATTRIBUTES | _ONLYDIR
 
 _EVENT: Final = struct.Struct("iIII")
 _BUFFER_BYTES: Final = 64 * 1024

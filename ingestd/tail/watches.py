@@ -114,7 +114,7 @@ class Watches:
 
     def new(self, entered: Round) -> set[str]:
         """Directories of a round that were not watched before it."""
-        return entered.watched.keys() - (self._stream.keys if self._stream is not None else set())
+        return {directory for directory in entered.watched if self.lacks(directory)}
 
     def round(self) -> Round:
         """Begin to watch directories in a thread; `register` is to be called afterwards."""
@@ -140,6 +140,11 @@ class Watches:
         if self._stream is None:
             return set()
         return {key for key in self._stream.keys - listed if isinstance(key, str)}
+
+    def below(self, directory: str) -> list[str]:
+        """Directories that are watched below this one."""
+        begin = f"{directory.rstrip('/')}/"
+        return [each for each in self.others(frozenset()) if each.startswith(begin)]
 
     # Files.
 

@@ -266,12 +266,13 @@ class FileSystem:
         del directory.entries[entry.name]
         directory.modified = self.tick()
         self._drop(entry)
-        self.tell(directory, DELETED, entry.name)
+        self.tell(directory, DELETED | (IS_DIRECTORY if entry.inode.kind == stat.S_IFDIR else 0), entry.name)
 
     def _drop(self, entry: Dentry) -> None:
         entry.live = False
         entry.inode.links -= 1
-        self.tell(entry.inode, ATTRIBUTES)
+        if entry.inode.kind != stat.S_IFDIR:
+            self.tell(entry.inode, ATTRIBUTES)
         self._free_if_unused(entry.inode)
 
     def _free_if_unused(self, inode: Inode) -> None:
@@ -360,7 +361,7 @@ class _Entry:
         self._files = files
         self._entry = entry
         self.name = name
-        self.path = f"{directory}/{name}"
+        self.path = f"{directory.rstrip('/')}/{name}"
 
     def inode(self) -> int:
         return self._entry.inode.number

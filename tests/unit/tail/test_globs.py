@@ -55,6 +55,22 @@ def test_a_walk_finds_what_the_glob_matches(tree: Path, glob: str, expected: set
     assert {path for path in files if globs.matches(path)} == found
 
 
+@pytest.mark.parametrize(
+    "glob", ["**", "*/a.log", "**/a.log", "**/two/*.log", "one/**", "o*/t*/*", "one/two/a.log", "**/up/**/b.log"]
+)
+def test_a_walk_below_a_directory_finds_what_the_whole_walk_finds_there(tree: Path, glob: str) -> None:
+    (tree / "one" / "two" / "up").symlink_to(tree / "one")
+    (tree / "other" / "two").mkdir(parents=True)
+    (tree / "other" / "two" / "a.log").touch()
+    globs = Globs([f"{tree}/{glob}", f"{tree}/*/two/*.log"], ["*.txt"])
+    found, _ = walk(globs)
+    for start in ("one", "one/two", "one/two/up", "other", "other/two", "none", "a.log"):
+        troubles: dict[str, str] = {}
+        below = [entry.path for entry in globs.walk_below(f"{tree}/{start}", lambda _: None, troubles.setdefault)]
+        assert sorted(below) == sorted(path for path in found if path.startswith(f"{tree}/{start}/"))
+        assert troubles.keys() <= {f"{tree}/one/two/up"}
+
+
 def test_excludes_match_names_or_paths(tree: Path) -> None:
     found, _ = walk(Globs([f"{tree}/**", f"{tree}/.*"], ["*.gz", f"{tree}/one/**/a.log", ".*"]))
     assert found == {f"{tree}/{name}" for name in ("a.log", "b.txt", "[x].log", "one/two/b.log")}
