@@ -11,9 +11,6 @@ import ctypes
 import os
 import struct
 import threading
-import time
-from contextlib import suppress
-from functools import lru_cache
 from typing import TYPE_CHECKING, Final, NamedTuple, cast
 
 if TYPE_CHECKING:
@@ -64,9 +61,7 @@ class FileId(NamedTuple):
     def same(self, other: FileId) -> bool:
         """Whether both are one file, by the strongest that both have. For two looks of one daemon."""
         if self.handle and other.handle:
-            alike = self.handle == other.handle and self.volume == other.volume
-            devices = {self.device, other.device}
-            return alike and (len(devices) == 1 or not all(_is_on(self.volume, each) for each in devices))
+            return self.handle == other.handle and self.volume == other.volume
         return self.device == other.device and self.inode == other.inode and self._born_alike(other)
 
     def resembles(self, other: FileId) -> bool:
@@ -80,25 +75,6 @@ class FileId(NamedTuple):
 
     def _born_alike(self, other: FileId) -> bool:
         return self.birth == other.birth or not (self.birth and other.birth)
-
-
-def _is_on(volume: str, device: int) -> bool:
-    """Whether this file system is mounted with this device number. A disk that is mounted anew may have another one."""
-    return volume in _volumes_on(device, int(time.monotonic()))
-
-
-@lru_cache(maxsize=64)
-def _volumes_on(device: int, _: int) -> frozenset[str]:
-    """The file systems that are mounted with a device number, as of this second."""
-    number, found = f"{os.major(device)}:{os.minor(device)}", set()
-    with open("/proc/self/mountinfo", encoding="utf-8", errors="surrogateescape") as lines:
-        points = [fields[4] for fields in (line.split(" ") for line in lines) if fields[2] == number]
-    for point in points:
-        with suppress(OSError):
-            descriptor = os.open(point, os.O_PATH | os.O_CLOEXEC)
-            found.add(_file_system(descriptor)[1])
-            os.close(descriptor)
-    return frozenset(found)
 
 
 class _Buffers(threading.local):

@@ -187,26 +187,6 @@ def test_the_strongest_that_both_have_decides(one: FileId, other: FileId, same: 
     assert (one.same(other), one.resembles(other)) == (same, resembles)
 
 
-@pytest.mark.parametrize(("mounted", "same"), [({1, 9}, False), ({9}, True)])
-def test_files_of_a_disk_and_its_copy_are_two_while_both_are_mounted(
-    monkeypatch: pytest.MonkeyPatch, mounted: set[int], same: bool
-) -> None:
-    """They have one UUID. The log on the copy was taken for the other one, and never read."""
-    monkeypatch.setattr(file_id, "_is_on", lambda volume, device: volume == "v" and device in mounted)
-    assert HANDLE.same(HANDLE._replace(device=9)) == same
-    assert HANDLE.resembles(HANDLE._replace(device=9))
-    assert HANDLE.same(HANDLE)
-
-
-def test_a_device_number_may_be_another_disks_by_now() -> None:
-    """Disk a is mounted anew as 7:1, and 7:0 is another one now: its logs came twice."""
-    with tempfile.TemporaryDirectory(dir="/dev/shm") as path:
-        file = create(Path(path) / "a.log")
-    assert file_id._is_on(file.volume, file.device)
-    assert not file_id._is_on("aa", file.device)
-    assert not file_id._is_on(file.volume, os.makedev(4095, 1))
-
-
 few = st.integers(0, 2)
 files = st.builds(FileId, few, few, few, st.sampled_from(["", "aa", "bb"]), st.sampled_from(["", "v"]))
 
