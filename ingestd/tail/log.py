@@ -752,8 +752,8 @@ class Log:
         self._arrived = True
         replaced = (each for each in reversed(self.generations) if not each.links and each.known.path == self.path)
         last = next(replaced, None)
-        if last is not None:
-            last.phase = Phase.SOUGHT
+        if last is not None and not last.sought_again:
+            last.phase, last.sought_again = Phase.SOUGHT, True
             yield Seek(last)
 
     def _keep_unread(self, generation: Generation) -> Iterator[Command]:

@@ -59,7 +59,7 @@ class Changes:
     moved: list[tuple[FileId, str]] = field(default_factory=list)
     """Known files that were renamed, and their new paths."""
     arrived: dict[str, None] = field(default_factory=dict)
-    """Logs beside which a file came that is called like a rotation, and was not renamed here."""
+    """Logs beside which a file came, renamed from where nobody watches, that is called like a rotation."""
 
 
 class Names:
@@ -195,7 +195,6 @@ class Names:
             elif mask & CREATED:
                 self._created(path, changes)
                 self._linked(path, changes)
-                self._arrived(path, changes)
             elif mask & DELETED:
                 self._deleted(path, changes)
         for path, left in (each for froms in late.values() for each in froms):
