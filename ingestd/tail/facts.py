@@ -215,7 +215,7 @@ class Missed:
 
 @dataclass(frozen=True, slots=True)
 class Arrived:
-    """A file came under the name of a rotation. It may hold what stood at the log's path, and more lines."""
+    """A file was renamed to a rotation's name, from where nobody watches. It may hold what the log held, and more."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -303,7 +303,7 @@ class Generation:
     grown: int = 0
     """Bytes that its file, which is compressed, has more than when it was read to its end, if that is read now."""
     sought_again: bool = False
-    """Its content was sought a second time: a file seemed to have it, and the search did not find that file."""
+    """Its content was sought once more: a file seemed to have it, or arrived under a rotation's name."""
 
 
 # Commands.

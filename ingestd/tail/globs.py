@@ -55,7 +55,7 @@ def _fits(names: list[str], parts: tuple[re.Pattern[str] | None, ...]) -> bool:
 
 
 def _left(parts: tuple[str, ...], name: str) -> Iterator[tuple[str, ...]]:
-    """What is left of the parts of a glob in a directory with this name. `**` stands for it, or for nothing."""
+    """The parts of a glob that are to match below a directory with this name. `**` matches the name, or no name."""
     part, rest = parts[0], parts[1:]
     if part == "**":
         yield parts
@@ -83,7 +83,7 @@ class _Pattern:
         return cls(text, "/" + "/".join(parts[:fixed]), tuple(parts[fixed:]))
 
     def left(self, start: str) -> Iterable[tuple[str, ...]]:
-        """What is to be matched in a directory, for each way that the glob leads there from its root."""
+        """The parts that are to match below a directory. With `**` a glob may lead there in several ways."""
         root = self.root.rstrip("/")
         if not f"{start}/".startswith(f"{root}/"):
             return ()

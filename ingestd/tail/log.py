@@ -102,7 +102,7 @@ class Log:
     _missed: bool = False
     """Whether files may have come and gone unseen since the newest generation was last sought."""
     _arrived: bool = False
-    """Whether files came under names of rotations that nobody renamed here."""
+    """Whether there was an `Arrived` since a file was deleted at the log's path."""
     asked: str = ""
     """The source that was the newest when it was sought, until there is an answer."""
     written_at: list[str] = field(default_factory=list)
