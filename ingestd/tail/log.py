@@ -578,8 +578,9 @@ class Log:
         if generation.phase is Phase.SOUGHT:
             yield from self._found(generation, found)
         elif found.at is not None:
-            another = generation.phase is Phase.READING and not found.intact  # content is in it now
-            yield from self._meet_again(generation, found.at._replace(size=generation.size) if another else found.at)
+            another = generation.phase is Phase.READING and not found.intact  # content is in it now, of another length
+            size = generation.known.size if another else found.at.size
+            yield from self._meet_again(generation, found.at._replace(size=size))
         elif generation.copy_of == NOTHING and not found.unavailable:
             if self.stands(generation.known.file):
                 self._here = None
