@@ -941,10 +941,12 @@ class TailFinder:
                 self._names.judge(path, judged=True)
             return
         self._miss_awaited(path, place.file)
-        for name in {path, place.path} if of or own else ():
+        owned = self._files.find(place.file)
+        log_of = of or own or (owned.log.path if owned is not None and owned.finder is self else None)
+        for name in {path, place.path} if log_of else ():
             if not self._watches.sees(name):
                 continue  # of what happens there next, nobody tells
-            self._vanish(self._names.looked(name, of or own or path, place.file))
+            self._vanish(self._names.looked(name, log_of, place.file))
         self._take_over(path, place.file)
         owned = self._files.find(place.file)
         if owned is not None:

@@ -12,7 +12,7 @@ from ingestd.tail.facts import NOTHING, Phase
 from ingestd.tail.known import Known
 from ingestd.tail.listings import Near
 from ingestd.tail.looks import Original
-from ingestd.tail.rotation import families_of, family_of, is_rotated_from, names_of, rotated_from
+from ingestd.tail.rotation import families_of, is_rotated_from, names_of, rotated_from
 from ingestd.tail.searching import Search
 
 if TYPE_CHECKING:
@@ -202,11 +202,12 @@ class Kin:
         """Whether too many logs are called like this, to the last number."""
         return len(self._named.get(families_of(os.path.basename(path))[-1], ())) > _ALIKE_MOST
 
-    def _family(self, path: str) -> tuple[str, ...]:
+    def _families(self, path: str) -> Iterator[str]:
         """What a log's rotations are called, numbers left out, unless too many logs beside it are called so, too."""
         directory, name = os.path.split(path)
-        family = family_of(name)
-        return (family,) if family and len(self._named.get(f"{directory}/{family}", ())) <= _ALIKE_MOST else ()
+        for family in families_of(name):
+            if family and len(self._named.get(f"{directory}/{family}", ())) <= _ALIKE_MOST:
+                yield family
 
     def search(self, log: Log, generation: Generation, called: Iterable[str] = (), more: Iterable[str] = ()) -> Search:
         """Where a generation's file, or its content, may be; and what may have come after it unseen.
@@ -255,7 +256,7 @@ class Kin:
             newest,
             taken,
             self._files.match,
-            tuple({*self._family(log.path), *(os.path.basename(each.path) for each in kin)}),
+            tuple({*self._families(log.path), *(os.path.basename(each.path) for each in kin)}),
             log.since,
             log.unseen_since,
             log.new_since,

@@ -219,8 +219,8 @@ class Names:
             self._replaced(path, changes)
             self._names[path] = _Name(log)
             changes.looks[path] = None
-        else:
-            self._names.pop(path, None)
+        elif path in self._names and not self._names[path].fresh:  # else the look may be the newer one
+            del self._names[path]
 
     def _linked(self, path: str, changes: Changes) -> None:
         """A name like a rotated one may be a second one of a log's file, or a copy's."""

@@ -716,7 +716,7 @@ class FinderTask:
             elif finder._news.is_set():
                 finder._news.clear()
                 await finder._settle()
-            elif finder._names.moving:
+            elif self.hears_no_more:
                 finder._hear_no_more()
                 await finder._settle()
             else:
@@ -729,9 +729,14 @@ class FinderTask:
             return self.until.holds()
         if self.machine.once:
             return not self.idle
-        if self.finder._names.moving and not self.events:
+        if self.hears_no_more:
             return True
         return not self.idle or self.rescan or self.finder._relist or self.finder._news.is_set()
+
+    @property
+    def hears_no_more(self) -> bool:
+        """Whether nothing comes for a while: that is longer than between the two events of a rename."""
+        return bool(self.finder._names.moving) and not self.events and self.machine.time_passes
 
     def resume(self) -> None:
         yielded = self._coroutine.send(None)

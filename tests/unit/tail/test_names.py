@@ -124,3 +124,13 @@ def test_a_listing_that_was_made_before_a_file_came_does_not_hide_it() -> None:
     assert names.expects(PATH)
     names.forget((), names.standing())
     assert not names.expects(PATH)
+
+
+def test_a_rename_from_before_a_look_says_nothing_of_what_was_seen_there() -> None:
+    """A file was renamed to a name that no glob matches; a look found it there before this was told."""
+    moved = f"{PATH}.2"
+    names = Names(lambda path: path if path == PATH else None, {FILE}.__contains__)
+    names.looked(moved, PATH, FILE)
+    names.heard([(f"{PATH}.1", MOVED_FROM, 1), (moved, MOVED_TO, 1)])
+    changes = names.heard([(moved, MOVED_FROM, 2), (f"{PATH}.3", MOVED_TO, 2)])
+    assert changes.moved == [(FILE, f"{PATH}.3")]
