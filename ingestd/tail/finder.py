@@ -10,7 +10,7 @@ import asyncio
 import os
 import sys
 import time
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Final, TypeVar
 
@@ -20,14 +20,13 @@ from ingestd.logs import get_logger
 from ingestd.retry import Deadline
 from ingestd.tail import awaited
 from ingestd.tail.awaited import Awaited
-from ingestd.tail.directories import Directories, watch_toward
+from ingestd.tail.directories import Directories
 from ingestd.tail.examinations import COMPRESSING, DOUBT, DOUBTS_MOST, Examinations
 from ingestd.tail.facts import (
     DAMAGED,
     TAKEN,
     VANISHED,
     Alone,
-    Arrived,
     Await,
     Bury,
     Conclude,
@@ -40,10 +39,8 @@ from ingestd.tail.facts import (
     Forget,
     Gone,
     Keep,
-    Listed,
     Look,
     Lose,
-    Missed,
     Occupied,
     Phase,
     Read,
@@ -62,37 +59,25 @@ from ingestd.tail.known import Known, birth_of, printable
 from ingestd.tail.log import Log
 from ingestd.tail.looks import Examination, Looks, Unreadable
 from ingestd.tail.names import Names
-from ingestd.tail.rotation import CODECS, codec_of, is_rotated_from, rotated_from
+from ingestd.tail.news import GRAIN, News
+from ingestd.tail.rotation import codec_of, is_rotated_from
 from ingestd.tail.rounds import Rounds
-from ingestd.tail.thread import PATIENCE, LookThread, in_turns
+from ingestd.tail.thread import PATIENCE, Due, LookThread, in_turns
 from ingestd.tail.troubles import Troubles
-from ingestd.tail.vanished import VanishedFiles
-from ingestd.tail.watch import (
-    ATTRIBUTES,
-    CREATED,
-    DELETED,
-    DELETED_SELF,
-    IS_DIRECTORY,
-    MOVED_TO,
-    OVERFLOW,
-    WRITTEN,
-)
+from ingestd.tail.vanished import Unseen
 from ingestd.tail.watches import SETTLE, SETTLE_IN_STREAMS, Watches
 from ingestd.tail.ways import Ways
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Hashable, Sequence
+    from collections.abc import Callable, Collection, Sequence
     from collections.abc import Set as AbstractSet
 
     from ingestd.daemon.source import End, Finder, Sources
     from ingestd.tail.facts import Command, Fact, Generation, Place, Sought
     from ingestd.tail.file_id import FileId
     from ingestd.tail.looks import Original, Sighting, Walk
-    from ingestd.tail.names import Changes
     from ingestd.tail.route import TailRoute
     from ingestd.tail.searching import Search
-    from ingestd.tail.vanished import Vanished
-    from ingestd.tail.watches import Round
 
 __all__ = ["TailFinder"]
 
@@ -103,9 +88,6 @@ _REST_FOR_WORK: Final = 20
 
 _SPARE_MOST: Final = 5.0
 """CPU seconds that passes may take sooner than that, after a time in which they took less."""
-
-_GRAIN: Final = 10_000_000
-"""Nanoseconds: a modification time may be so much earlier than the clock at the modification."""
 
 _LOOKS_BEFORE_READING: Final = 5
 _ROUNDS: Final = 5
@@ -122,29 +104,6 @@ _NAMED_MOST: Final = 5
 _NAME_ROTATED: Final = "if rotation moves files to another directory, name that in `rotated`"
 
 _log = get_logger(__name__)
-
-
-@dataclass(slots=True)
-class _Due:
-    """What the thread is to do next."""
-
-    looks: dict[str, str | None] = field(default_factory=dict)
-    """Paths, and the log that a file there is of, where that is known."""
-    examinations: dict[FileId, tuple[Log, Place]] = field(default_factory=dict)
-    seeks: dict[str, Generation] = field(default_factory=dict)
-    watches: set[str] = field(default_factory=set)
-    directories: set[str] = field(default_factory=set)
-    """Those that came or went: they are listed, with what is below them."""
-    deleted: list[tuple[FileId, str]] = field(default_factory=list)
-    """Files whose name is gone. Looked at last: what they were compressed to is told by what is known of them."""
-    logs: dict[str, Log] = field(default_factory=dict)
-    """The log of each search, by source."""
-    untold: list[tuple[str, int]] = field(default_factory=list)
-    """Files that are gone since the run before this one, and how far they were read: to be said."""
-
-    def __bool__(self) -> bool:
-        files = self.looks or self.examinations or self.seeks or self.deleted
-        return bool(files or self.watches or self.directories or self.untold)
 
 
 class TailFinder:
@@ -183,25 +142,32 @@ class TailFinder:
         self._ways = Ways()
         self._kin = Kin(self._logs, self._ways.through, self._files, self._latest, route.rotated_globs, once=once)
         self._names = Names(self._log_at, self._is_read)
-        self._vanished = VanishedFiles()
-        self._due = _Due()
-        self._examinations = Examinations(route, partial(self._files.originals, self), once=once)
-        self._rounds = Rounds(self._examinations, self._looks, self._thread, self._kin, self._names, self._files)
-        self._unwatched: dict[str, Log] = {}
-        """By path, logs of which files may have come and gone where nobody watched, until they are searched for."""
-        self._finished = Finished()
+        self._due = Due()
+        self._watches = Watches(route, self._due.woken.set)
+        self._awaited = Awaited(self._watches, self._files)
         self._directories = Directories(self._globs)
         self._troubles = Troubles()
-        self._relist = True
-        self._missed = False
-        """Whether events are missing since the last pass."""
-        self._changed_itself: set[str] = set()
-        """Directories of which events are missing since then: they were moved, deleted or mounted over."""
-        self._heard_at = self._all_known = 0
-        """When (ns) events were last taken; and until when all files are known, as of the last run at first."""
-        self._news = asyncio.Event()
-        self._watches = Watches(route, self._news.set)
-        self._awaited = Awaited(self._watches, self._files)
+        self._unseen = Unseen(
+            self._logs, self._ways.through, self._files, self._names, self._kin, self._due, self.apply
+        )
+        self._vanished = self._unseen.vanished
+        self._news = News(
+            route,
+            self._globs,
+            self._watches,
+            self._names,
+            self._ways,
+            self._directories,
+            self._awaited,
+            self._troubles,
+            self._files,
+            self._unseen,
+            self._due,
+            self._log_at,
+        )
+        self._examinations = Examinations(route, partial(self._files.originals, self), once=once)
+        self._rounds = Rounds(self._examinations, self._looks, self._thread, self._kin, self._names, self._files)
+        self._finished = Finished()
         self._sources: Sources
         for position in sorted(stored or (), key=lambda each: birth_of(each.source)):
             self._restore(position)
@@ -254,7 +220,7 @@ class TailFinder:
             self._watches.open()
         known = set(self._logs)
         until = max((each.known.modified for log in self._logs.values() for each in log.generations), default=0)
-        self._all_known = until or time.time_ns() - _GRAIN
+        self._unseen.all_known = until or time.time_ns() - GRAIN
         await self._pass()
         await in_turns(list(self._logs.values()), self._look_where_they_were)
         await self._settle(_ROUNDS)
@@ -263,7 +229,7 @@ class TailFinder:
         restless: list[Log] = []
         await in_turns(self._logs.values(), lambda log: restless.append(log) if log.restless else None)
         await self._files.looked(self, PATIENCE if restless else 0)
-        await in_turns(list(self._logs.values()), self._seek_missing)
+        await in_turns(list(self._logs.values()), self._unseen.seek)
         await self._settle(_ROUNDS)
         self._first_pass = False
         self._tell_left_out()
@@ -297,17 +263,13 @@ class TailFinder:
     def _look_where_they_were(self, log: Log) -> None:
         for each in log.generations:
             if each.phase is Phase.STORED and not each.known.done:
-                self._look(each.known.path, None)
+                self._due.look(each.known.path, None)
 
     def _search_since(self, until: int, log: Log) -> None:
         """The log is new, but may have been rotated since the last run. That run saw all files until `until` (ns)."""
         if log.generations:
             log.new_since = until
-            self._search_unseen(log)
-
-    def _seek_missing(self, log: Log) -> None:
-        if log.restless:
-            self.apply(log, Listed())
+            self._unseen.search(log)
 
     async def run(self, sources: Sources) -> None:
         """See `ingestd.daemon.source.Finder.run`."""
@@ -317,7 +279,7 @@ class TailFinder:
         try:
             while True:
                 now = time.monotonic()
-                due = rested if self._relist else rescan
+                due = rested if self._news.relist else rescan
                 if now >= due:
                     began = time.process_time()
                     await self._look_again()
@@ -330,11 +292,11 @@ class TailFinder:
                     soon = self._due or self._watches.waiting or self._names.moving
                     left = SETTLE_IN_STREAMS if soon else sys.maxsize
                     try:  # without news, it is time for a pass, or for what was left
-                        await Deadline.after(min(due - now, left)).wait_for(self._news.wait(), "news of files")
+                        await Deadline.after(min(due - now, left)).wait_for(self._due.woken.wait(), "news of files")
                     except DeadlineExceeded:
-                        self._hear_no_more()
+                        self._news.hear_no_more()
                 await self._settle(_ROUNDS)
-                self._news.clear()  # what came meanwhile may wait for more
+                self._due.woken.clear()  # what came meanwhile may wait for more
         finally:
             self.close()
 
@@ -365,7 +327,7 @@ class TailFinder:
 
     async def _look_again(self) -> None:
         await self._thread.ask(self._looks.rest)
-        if not self._relist and not await self._thread.ask(lambda: self._looks.changed(self._directories.stamps)):
+        if not self._news.relist and not await self._thread.ask(lambda: self._looks.changed(self._directories.stamps)):
             await self._look_at_what_waits()
             return
         await self._pass()
@@ -374,13 +336,13 @@ class TailFinder:
     def _look_at_troubles(self) -> None:
         for path in self._troubles.paths:
             if self._log_at(path) == path:
-                self._look(path, None)
+                self._due.look(path, None)
 
     async def _look_at_what_waits(self) -> None:
         self._examine_what_repeats()
         self._look_at_all_awaited()
         self._look_at_troubles()
-        self._watch_what_was_away(self._ways.away())
+        self._news.watch_what_was_away()
         self._look_at_finished()
         await in_turns(list(self._logs.values()), self._look_at_log)
         self._forget_logs()
@@ -390,7 +352,7 @@ class TailFinder:
         over = [log for log in self._logs.values() if log.is_over]
         if not over:
             return
-        busy = {*self._vanished.logs, *self._due.logs.values(), *self._unwatched.values()}
+        busy = {*self._unseen.logs, *self._due.logs.values()}
         busy.update(log for log, _ in self._due.examinations.values())
         over = [log for log in over if log not in busy and not self._stands(log)]
         unseen = [log for log in over if log.unseen]
@@ -412,12 +374,12 @@ class TailFinder:
                 self._want_examination(log, place)
 
     def _look_at_log(self, log: Log) -> None:
-        self._seek_missing(log)
+        self._unseen.seek(log)
         for generation in log.generations:
             if generation.phase is Phase.READING and generation.last:
                 latest = self._sources.latest(generation.source)
                 if latest is not None:  # it may have gone to a directory that nobody watches yet
-                    self._watch_beside(str(latest.detail.get("path", log.path)))
+                    self._news.watch_beside(str(latest.detail.get("path", log.path)))
 
     def _look_at_finished(self) -> None:
         """Late lines may have come to what was read, if it is still there: another file there is none of this log's."""
@@ -427,19 +389,18 @@ class TailFinder:
             others = names.get(generation.known.file)
             if others and generation.known.path not in others:
                 self.renamed(generation, others[0])
-            self._look(generation.known.path, None)
+            self._due.look(generation.known.path, None)
 
     async def _pass(self) -> None:
-        missed, self._relist, self._missed = self._missed, False, False
-        changed, self._changed_itself = self._changed_itself, set()
+        certain = self._news.certain()
+        missed, changed = self._news.take_missed()
         made = self._directories.look(self._watches.round())
-        certain = _never if missed else self._certain
         found = await self._thread.ask(lambda: made.walk(self._looks, certain))
         if not self._first_pass:
-            self._miss_before_watches(self._watches.new(made.watched) | made.anew)
+            self._unseen.miss_before_watches(self._watches.new(made.watched) | made.anew)
         self._names.listed = found.present
         standing = self._names.standing()
-        self._register(made.watched)
+        self._news.register(made.watched)
         self._directories.listed(made, found)
         self._drop_watches(made.watched.watched.keys())
         vanished = self._names.forget(found.present, standing)
@@ -449,23 +410,23 @@ class TailFinder:
         )
         self._troubles.listed(found.troubles, found.present)
         if missed:
-            self._miss()
+            self._unseen.miss()
         else:
-            self._miss_below(changed)
+            self._unseen.miss_below(changed)
         if missed or changed:
-            self._watch_ways_anew()
+            self._news.watch_ways_anew()
         await self._take_listed(found)
-        await in_turns(vanished, self._vanish_with_directory)
+        await in_turns(vanished, self._unseen.vanish_with_directory)
 
     async def _look_below(self, starts: Collection[str]) -> None:
         """A pass over these directories and what is below them: they came, or went."""
         made = self._directories.look(self._watches.round())
-        certain = _never if self._missed else self._certain
+        certain = self._news.certain()
         found = await self._thread.ask(lambda: made.walk_below(starts, self._looks, certain))
-        self._miss_before_watches(self._watches.new(made.watched) | made.anew)
+        self._unseen.miss_before_watches(self._watches.new(made.watched) | made.anew)
         self._names.listed = found.present
         self._watches.register(made.watched)  # where one went that is gone by now, events of the one above it say
-        self._hear()
+        self._news.hear()
         self._directories.listed_below(starts, found)
         self._troubles.found(found.troubles)
         for glob in self._globs.matched(found.present):
@@ -476,44 +437,6 @@ class TailFinder:
         await in_turns(((sighting, None) for sighting in found.sightings), self._sighted)
         self._names.listed = frozenset()
 
-    def _watch_ways_anew(self) -> None:
-        """Another directory may be where links lead, and nobody said so."""
-        self._due.watches |= self._ways.directories
-        for log in self._ways.through:
-            self._look(log, None)
-
-    def _miss_before_watches(self, new: set[str]) -> None:
-        """Files may have come and gone in a directory that is new, or where a link leads, before it was watched."""
-        for log in [self._logs[path] for path in self._kin.written_in(new) if path in self._logs]:
-            through = self._ways.through.get(log.path, ())
-            if any(os.path.dirname(path) in new for path in (log.path, *through)):
-                self.apply(log, Missed(self._all_known))
-                self._unwatched[log.path] = log
-                if through:
-                    self._look(log.path, None)  # where its newest file still is, nothing was missed
-
-    def _miss(self) -> None:
-        for log in self._logs.values():
-            self.apply(log, Missed(self._all_known))
-
-    def _miss_below(self, directories: Collection[str]) -> None:
-        """Of what is, or was, below these directories, events are missing."""
-        below = tuple(f"{directory.rstrip('/')}/" for directory in directories)
-        for log in self._logs.values() if below else ():
-            paths = (log.path, *self._ways.through.get(log.path, ()), *(each.known.path for each in log.generations))
-            if any(path.startswith(below) for path in paths):
-                self.apply(log, Missed(self._all_known))
-
-    def _certain(self, path: str, inode: int) -> bool:
-        return self._names.holds(path, inode) and self._watches.sees(path)
-
-    # Watches.
-
-    def _register(self, watched: Round) -> None:
-        self._relist = self._relist or watched.gone  # the next pass says where it went
-        self._watches.register(watched)
-        self._hear()
-
     def _drop_watches(self, listed: AbstractSet[str]) -> None:
         others = self._watches.others(listed)
         if not others:
@@ -523,159 +446,11 @@ class TailFinder:
         for key in others:
             self._watches.drop(key)
 
-    # News.
-
-    def _hear(self) -> None:
-        """Take all that happened until now."""
-        self._heard_at = time.time_ns() - _GRAIN
-        events = self._watches.take()
-        if not events:
-            return
-        names: list[tuple[str, int, int]] = []
-        missed, changed, gone = False, set(), set()
-        for key, mask, cookie, name in events:
-            if mask & OVERFLOW:
-                missed = True
-            elif isinstance(key, str) and not name:
-                if mask & DELETED_SELF:
-                    gone.add(key)
-                elif key not in gone:
-                    changed.add(key)
-                    self._changed_self(key, mask)
-            elif isinstance(key, str):
-                names.append((f"{key.rstrip('/')}/{name}", mask, cookie))
-            elif mask & WRITTEN and key in self._awaited:
-                self._names.judge(self._look_at_awaited(key), judged=False)
-        if missed:
-            self._miss()
-        else:
-            self._miss_below(changed)
-        # Once more at the next pass, which watches again whatever is not watched now.
-        self._relist = self._relist or missed or bool(changed)
-        self._missed = self._missed or missed
-        self._changed_itself |= changed
-        self._take(self._names.heard([each for each in names if not each[1] & IS_DIRECTORY]))
-        for path, mask, _ in names:
-            self._changed(path, mask)
-        for directory in gone:  # events told before what became of all that was in it
-            self._watches.drop(directory)
-            self._watch_where_links_lead(directory)
-            self._list_soon(directory)
-        self._news.set()
-
-    def _hear_no_more(self) -> None:
-        """Nothing came for a while: of what was renamed, no event is to say where to."""
-        if self._names.moving and not self._watches.waiting:
-            self._take(self._names.heard(()))
-
-    def _take(self, changes: Changes) -> None:
-        """What events say of files."""
-        for path, of in changes.looks.items():
-            self._look(path, of)
-        for vanished in changes.vanished:
-            self._vanish(vanished)
-        for file, path in changes.moved:
-            owned = self._files.find(file)
-            if owned is not None:
-                owned.finder.renamed(owned.generation, path)
-        self._due.deleted += changes.deleted
-        for log in [self._logs[path] for path in changes.arrived if path in self._logs]:
-            self.apply(log, Arrived())
-
-    def _changed_self(self, directory: str, mask: int) -> None:
-        if mask & ATTRIBUTES:  # most likely it is the same one, of which no event is to be missed
-            self._due.watches.add(directory)
-        else:
-            for each in (directory, *self._watches.below(directory)):  # they went with it, under other paths
-                self._watch_anew(each)
-            self._list_soon(directory)
-
-    def _list_soon(self, directory: str) -> None:
-        if self._directories.is_above(directory):
-            self._relist = True
-        else:
-            self._due.directories.add(directory)
-
-    def _watch_anew(self, directory: str) -> None:
-        """A directory changed itself: another one may be in its place."""
-        self._watches.drop(directory)
-        for vanished in self._names.replaced(directory):
-            self._vanish_with_directory(vanished)
-        self._watch_where_links_lead(directory)
-
     def renamed(self, generation: Generation, path: str) -> None:
         """A file of this tail has another path now. The next run looks there for lines that come late."""
         generation.known = generation.known._replace(path=path)
         if self._finished.is_recent(generation.source):
             self._store(generation)
-
-    def _forget_deleted(self, deleted: list[tuple[FileId, str]]) -> None:
-        gone = [
-            owned for file, path in deleted if (owned := self._files.find(file)) and owned.generation.known.path == path
-        ]
-        linked = {owned.generation.known.file for owned in gone if owned.generation.links > 1}
-        names = self._names.paths_of(linked)
-        for finder, log, generation in gone:  # they were not seen elsewhere since
-            if generation.phase is Phase.DONE and (others := names.get(generation.known.file)):
-                # Late lines may come: they are looked for under another name of it.
-                finder.renamed(generation, others[0])
-                self._look(others[0], None)
-            else:
-                finder.apply(log, Deleted(generation.source))
-
-    def _changed(self, path: str, mask: int) -> None:
-        """What a name that came or went means beside what it names."""
-        leads = self._directories.leads(path)
-        came = mask & (CREATED | MOVED_TO) and self._globs.leads_through(path)
-        if mask & IS_DIRECTORY and (came or (leads and mask & DELETED)):
-            self._list_soon(path)
-        elif leads:
-            self._relist = True
-        for log in self._ways.logs(path):
-            self._look(log, None)
-        if mask & DELETED and self.route.compressed == "read":
-            for made in (f"{path}.{codec}" for codec in CODECS if codec):
-                if self._log_at(made) == made:
-                    self._look(made, None)
-        if path in self._troubles:
-            self._look(path, None)
-        if mask & IS_DIRECTORY and mask & (CREATED | MOVED_TO):
-            self._watch_what_was_away(self._ways.away(path))
-
-    def _watch_what_was_away(self, directories: list[str]) -> None:
-        for directory in directories:
-            self._ways.back(directory)
-            self._watch_where_links_lead(directory)
-
-    def _watch_where_links_lead(self, directory: str) -> None:
-        """Watch it, and look at what is followed through links into it: nobody told what happened there before."""
-        for log in list(self._ways.into(directory)):
-            self._due.watches.add(directory)
-            self._look(log, None)
-
-    def _vanish(self, vanished: Vanished | None) -> None:
-        if vanished is None:
-            return
-        if vanished.log in self._logs:
-            self._look(vanished.log, None)
-        paths = dict.fromkeys((vanished.log, *rotated_from(vanished.path)))
-        logs = [self._logs[path] for path in paths if path in self._logs and self._logs[path].generations]
-        self._vanished.note(vanished, logs, time.monotonic() + PATIENCE)
-        for log in logs:  # what it was compressed to before it could be opened is there perhaps
-            busy = log.restless
-            self.apply(log, Missed(self._all_known))
-            if not busy:
-                self.apply(log, Listed())
-
-    def _vanish_with_directory(self, vanished: Vanished) -> None:
-        """A file that was seen, and not read yet, went with its directory; unless it is known by now, elsewhere."""
-        if vanished.file is not None and self._files.find(vanished.file) is None:
-            self._vanish(vanished)
-
-    def _search_unseen(self, log: Log, since: int = 0) -> None:
-        """Files of a log may have come and gone unseen: search for them now. `since`: as of `Missed`."""
-        self.apply(log, Missed(since))
-        self.apply(log, Listed())
 
     def _log_at(self, path: str) -> str | None:
         """The log that a file made at this path is of: the path's own, or one that leads there through links."""
@@ -696,17 +471,12 @@ class TailFinder:
 
     # What the thread does.
 
-    def _look(self, path: str, log: str | None) -> None:
-        if self._due.looks.get(path) is None:
-            self._due.looks[path] = log
-        self._news.set()
-
     async def _settle(self, rounds: int = sys.maxsize) -> None:
         """Do what is due, and what follows from it, which may have no end where files come all the time."""
-        self._hear()
+        self._news.hear()
         while self._due and rounds:
             rounds -= 1
-            due, self._due = self._due, _Due()
+            due = self._due.take()
             await self._watch_and_list(due)
             if due.looks:
                 await self._look_at(due)
@@ -722,16 +492,15 @@ class TailFinder:
             if due.looks or due.examinations:
                 self._due.deleted += due.deleted
             else:
-                self._forget_deleted(due.deleted)
+                self._news.forget_deleted(due.deleted)
             if due.untold:
                 self._warn_untold(due.untold)
-            self._search_again()
-            self._hear()
-        for path in self._vanished.take_lost(time.monotonic(), busy=bool(self._due)):
-            if not self._is_compressed(path):
-                self._sources.lost(Loss(printable(path), VANISHED, 0, 0, exact=False))
-        if not (self._due or self._vanished or self._relist or self._names.moving):
-            self._all_known = self._heard_at
+            self._unseen.search_again(self._due.looks)
+            self._news.hear()
+        for path in self._unseen.take_lost(busy=bool(self._due)):
+            self._sources.lost(Loss(printable(path), VANISHED, 0, 0, exact=False))
+        if not (self._due or self._vanished or self._news.relist or self._names.moving):
+            self._unseen.all_known = self._news.heard_at
 
     def _oldest(self, wanted: Collection[tuple[Log, Place]]) -> Collection[tuple[Log, Place]]:
         """Of many files, those that are examined now. The others are to be examined next, with what comes meanwhile."""
@@ -741,19 +510,6 @@ class TailFinder:
         for log, place in by_age[_EXAMINED_AT_ONCE:]:
             self._examine_next(self._due, log, place)
         return by_age[:_EXAMINED_AT_ONCE]
-
-    def _is_compressed(self, path: str) -> bool:
-        """Whether there is a compressed file beside a vanished one that is called after it, and is read."""
-        return any(self._names.has(f"{path}.{codec}") for codec in CODECS if codec)
-
-    def _search_again(self) -> None:
-        """Files vanished while something else was searched for, or came and went before their directory was watched."""
-        for log in self._vanished.take_unsought():
-            self.apply(log, Listed())
-        for path, log in list(self._unwatched.items()):
-            if path not in self._due.looks and not log.asked:
-                del self._unwatched[path]
-                self._seek_missing(log)
 
     def _warn_untold(self, untold: list[tuple[str, int]]) -> None:
         """All in one line, since all pods of a node may be gone at once."""
@@ -769,30 +525,13 @@ class TailFinder:
         reason = f"no answer for {seconds:g} s: a dead mount? Its files wait; nothing else does"
         self._troubles.tell(", ".join(sorted(self._globs.roots)), reason)
 
-    async def _watch_and_list(self, due: _Due) -> None:
+    async def _watch_and_list(self, due: Due) -> None:
         if due.watches:
-            await self._watch_more(due.watches)
+            await self._news.watch(due.watches, self._thread)
         if due.directories:
             await self._look_below(due.directories)
 
-    async def _watch_more(self, directories: set[str]) -> None:
-        watched = self._watches.round()
-        ways = self._ways.directories
-
-        def watch() -> dict[str, str]:
-            away = {}
-            for directory in directories:
-                if directory not in ways:
-                    watched.enter(directory)
-                elif (above := watch_toward(directory, watched)) != directory:
-                    away[directory] = above
-            return away
-
-        self._ways.note_away(await self._thread.ask(watch))
-        self._miss_before_watches(self._watches.new(watched))
-        self._register(watched)
-
-    async def _look_at(self, due: _Due) -> None:
+    async def _look_at(self, due: Due) -> None:
         """Look, take the events since, look at their paths too. So the oldest of several new files is read first."""
         wanted = due.looks
         found: list[tuple[Sighting, str | None]] = []
@@ -802,7 +541,7 @@ class TailFinder:
             found += zip(sightings, wanted.values(), strict=True)
             if not self._concerned(found):
                 break
-            self._hear()
+            self._news.hear()
             wanted, self._due.looks = self._due.looks, {}
             if not wanted:
                 break
@@ -822,7 +561,7 @@ class TailFinder:
     def _judged(self, log: Log, wanted: Examination, examined: Examined | None) -> None:
         doubts = self._examinations.take_doubts(wanted.place.file)
         if wanted.in_the_making and wanted.place.codec:
-            self._call_later(COMPRESSING, self._look, wanted.place.path, None)
+            self._call_later(COMPRESSING, self._due.look, wanted.place.path, None)
         owner = self._owner(log, wanted.place)
         if owner is None:
             return
@@ -832,16 +571,16 @@ class TailFinder:
             self._found_at(log, examined.place)
         if examined is None:
             if log.generations:  # events say where it went, or else a search
-                finder._search_unseen(log, wanted.place.modified - 1)  # noqa: SLF001 - one of its kind
+                finder._unseen.search(log, wanted.place.modified - 1)  # noqa: SLF001 - one of its kind
             return
         if isinstance(examined.verdict, Doubtful):
             self._examinations.doubt(examined.place.file, doubts + 1)
-            self._call_later(DOUBT / DOUBTS_MOST, self._look, examined.place.path, log.path)
+            self._call_later(DOUBT / DOUBTS_MOST, self._due.look, examined.place.path, log.path)
             return
         if isinstance(examined.verdict, Copy):
             original = self._files.log_of(examined.verdict.of)
             if original is None:  # its end was told meanwhile
-                self._look(examined.place.path, log.path)
+                self._due.look(examined.place.path, log.path)
                 return
             if examined.verdict.sure and self._awaited.is_still(examined.place.file, time.monotonic()):
                 finder.apply(log, Alone(examined.place.file))
@@ -874,12 +613,12 @@ class TailFinder:
 
     def _found_at(self, log: Log, place: Place) -> None:
         """A file was found where nobody saw it go."""
-        self._vanish(self._names.looked(place.path, log.path, place.file))
+        self._unseen.vanish(self._names.looked(place.path, log.path, place.file))
 
     def _latest(self, source: str) -> Found | None:
         return self._sources.latest(source)
 
-    async def _seek(self, due: _Due) -> None:
+    async def _seek(self, due: Due) -> None:
         searches: list[Search] = []
         called = self._names.paths_of({each.known.file for each in due.seeks.values() if each.links > 1})
         directories = {*self._kin.directories(), *self._directories.stamps} if called else set()
@@ -907,7 +646,7 @@ class TailFinder:
                     self._found_at(due.logs[sought.source], place)
 
         await in_turns(found, meet)  # before the events since then are heard
-        self._hear()  # what is not found may just have been moved away
+        self._news.hear()  # what is not found may just have been moved away
         await in_turns(found, take)
 
     def _tell_waiting(self, log: Log, source: str) -> None:
@@ -936,7 +675,7 @@ class TailFinder:
                 of = None  # a link that was renamed is a name of a log, and no rotation of another one
         if place is None:
             self._miss_awaited(path, None)
-            self._vanish(self._names.looked(path, of or path, None))
+            self._unseen.vanish(self._names.looked(path, of or path, None))
             if sighting.trouble is not None:  # what stands there is no file
                 self._names.judge(path, judged=True)
             return
@@ -946,7 +685,7 @@ class TailFinder:
         for name in {path, place.path} if log_of else ():
             if not self._watches.sees(name):
                 continue  # of what happens there next, nobody tells
-            self._vanish(self._names.looked(name, log_of, place.file))
+            self._unseen.vanish(self._names.looked(name, log_of, place.file))
         self._take_over(path, place.file)
         owned = self._files.find(place.file)
         if owned is not None:
@@ -970,7 +709,7 @@ class TailFinder:
         """A file that is waited for may not be where it was: it is searched for."""
         log = self._awaited.missed(path, found)
         if log is not None and not log.restless:
-            self._search_unseen(log)
+            self._unseen.search(log)
 
     def _note_way(self, sighting: Sighting) -> None:
         if sighting.trouble is not None:
@@ -984,7 +723,7 @@ class TailFinder:
             if before and (log := self._logs.get(sighting.path)) is not None:
                 log.leads_elsewhere(before[-1])
                 # What came and went where it leads now, before that was known, is found by a search.
-                self._search_unseen(log)
+                self._unseen.search(log)
 
     def _belongs(self, path: str, finder: TailFinder | None) -> None:
         if finder is not None and not self._once:  # in a run with an end, it would be one that failed
@@ -1005,10 +744,10 @@ class TailFinder:
         self._ways.follow(log, through)
         for path in through:
             self._kin.name(path, log)
-            self._watch_beside(path)
+            self._news.watch_beside(path)
         if not through and log not in self._logs:
             self._kin.unname(log)
-        self._look(log, None)  # again, for what happened there before it was known whose that is
+        self._due.look(log, None)  # again, for what happened there before it was known whose that is
 
     def apply(self, log: Log, fact: Fact) -> None:
         """Let a log of this tail decide, and do what it says. Another tail may have seen the fact."""
@@ -1019,7 +758,7 @@ class TailFinder:
         else:
             self._withholding.pop(log, None)
         if self._due:
-            self._news.set()
+            self._due.woken.set()
 
     # Commands.
 
@@ -1027,9 +766,9 @@ class TailFinder:
         match command:
             case Look(path, asked) if asked:
                 finder = self._files.taker(path) or self
-                finder._look(path, None if finder._log_at(path) else asked)  # noqa: SLF001 - one of its kind
+                finder._due.look(path, None if finder._log_at(path) else asked)  # noqa: SLF001 - one of its kind
             case Look(path):
-                self._look(path, log.path)
+                self._due.look(path, log.path)
             case Examine(place):
                 self._want_examination(log, place)
             case Repeat(place, copy):
@@ -1108,12 +847,7 @@ class TailFinder:
             self._files.note_copy(generation.copy_of, self, log)
         self._finished.begin(generation.source)
         self._awaited.release(generation.known.file, read=generation.phase is Phase.READING)
-        self._watch_beside(generation.known.path)
-
-    def _watch_beside(self, path: str) -> None:
-        directory = path.rpartition("/")[0] or "/"
-        if self._watches.lacks(directory):
-            self._due.watches.add(directory)
+        self._news.watch_beside(generation.known.path)
 
     def _found(self, log: Log, generation: Generation, after: str | None) -> Found:
         until = None
@@ -1137,7 +871,7 @@ class TailFinder:
             return
         self._examine_next(self._due, log, place)
 
-    def _examine_next(self, due: _Due, log: Log, place: Place) -> None:
+    def _examine_next(self, due: Due, log: Log, place: Place) -> None:
         """For the log that asked first. Another one knows the file by a second name."""
         other, _ = due.examinations.get(place.file, (log, place))
         if other is log:
@@ -1159,12 +893,6 @@ class TailFinder:
         for file in self._awaited:
             self._look_at_awaited(file)
 
-    def _look_at_awaited(self, file: Hashable) -> str:
+    def _look_at_awaited(self, file: FileId) -> None:
         log, path = self._awaited.expect(file)
-        self._look(path, log.path)
-        return path
-
-
-def _never(_path: str, _inode: int) -> bool:
-    """Where events are missing, a new file may have the path and the inode number of a known one."""
-    return False
+        self._due.look(path, log.path)

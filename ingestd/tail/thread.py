@@ -1,6 +1,6 @@
 """LookThread: the thread in which a tail looks at files, since any look may hang with its mount.
 
-And `in_turns`: what is done on the loop for many files leaves others their turn.
+`Due`: what it is to do next. `in_turns`: what is done on the loop for many files leaves others their turn.
 """
 
 from __future__ import annotations
@@ -9,6 +9,7 @@ import asyncio
 import queue
 import threading
 import time
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Final, TypeVar
 
 from ingestd.errors import DeadlineExceeded
@@ -17,7 +18,11 @@ from ingestd.retry import Deadline
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
-__all__ = ["PATIENCE", "LookThread", "in_turns"]
+    from ingestd.tail.facts import Generation, Place
+    from ingestd.tail.file_id import FileId
+    from ingestd.tail.log import Log
+
+__all__ = ["PATIENCE", "Due", "LookThread", "in_turns"]
 
 T = TypeVar("T")
 
@@ -26,6 +31,44 @@ PATIENCE: Final = 10.0
 
 _TURN: Final = 0.01
 """Seconds that things are taken in one go; then others get their turn."""
+
+
+@dataclass(slots=True)
+class Due:
+    """What the thread is to do next."""
+
+    looks: dict[str, str | None] = field(default_factory=dict)
+    """Paths, and the log that a file there is of, where that is known."""
+    examinations: dict[FileId, tuple[Log, Place]] = field(default_factory=dict)
+    seeks: dict[str, Generation] = field(default_factory=dict)
+    watches: set[str] = field(default_factory=set)
+    directories: set[str] = field(default_factory=set)
+    """Those that came or went: they are listed, with what is below them."""
+    deleted: list[tuple[FileId, str]] = field(default_factory=list)
+    """Files whose name is gone. Looked at last: what they were compressed to is told by what is known of them."""
+    logs: dict[str, Log] = field(default_factory=dict)
+    """The log of each search, by source."""
+    untold: list[tuple[str, int]] = field(default_factory=list)
+    """Files that are gone since the run before this one, and how far they were read: to be said."""
+    woken: asyncio.Event = field(default_factory=asyncio.Event)
+    """Set when there may be more to do."""
+
+    def __bool__(self) -> bool:
+        files = self.looks or self.examinations or self.seeks or self.deleted
+        return bool(files or self.watches or self.directories or self.untold)
+
+    def look(self, path: str, log: str | None) -> None:
+        """A path is to be looked at. `log`: the one that a file there is of, if it is not the path's own."""
+        if self.looks.get(path) is None:
+            self.looks[path] = log
+        self.woken.set()
+
+    def take(self) -> Due:
+        """What is due now. What is entered from now on is for the next time."""
+        taken = replace(self)
+        self.looks, self.examinations, self.seeks, self.logs = {}, {}, {}, {}
+        self.watches, self.directories, self.deleted, self.untold = set(), set(), [], []
+        return taken
 
 
 class LookThread:

@@ -1,22 +1,33 @@
 """Vanished files: events say that they came and went before anybody looked at them.
 
 A search may find one where no event said that it went: under a second name, or compressed. The others are lost.
+Where events are missing, no file is said to have vanished. There, too, logs search for what is older than they know.
 """
 
 from __future__ import annotations
 
+import os
+import time
 from collections import Counter
 from typing import TYPE_CHECKING, NamedTuple
 
-from ingestd.tail.rotation import codec_of
+from ingestd.tail.facts import Arrived, Listed, Missed
+from ingestd.tail.rotation import CODECS, codec_of, rotated_from
+from ingestd.tail.thread import PATIENCE
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Sequence
+    from collections.abc import Callable, Collection, Container, Iterable, Mapping, Sequence
+    from collections.abc import Set as AbstractSet
 
+    from ingestd.tail.facts import Fact
     from ingestd.tail.file_id import FileId
+    from ingestd.tail.files import Files
+    from ingestd.tail.kin import Kin
     from ingestd.tail.log import Log
+    from ingestd.tail.names import Names
+    from ingestd.tail.thread import Due
 
-__all__ = ["Vanished", "VanishedFiles"]
+__all__ = ["Unseen", "Vanished", "VanishedFiles"]
 
 
 class Vanished(NamedTuple):
@@ -105,3 +116,125 @@ class VanishedFiles:
             self._found.clear()
             self._spare.clear()
         return lost
+
+
+class Unseen:
+    """What one tail may not have seen: its logs search for that.
+
+    Invariants
+        A log that may have missed files searches for them as soon as it looks for nothing else.
+    """
+
+    def __init__(
+        self,
+        logs: Mapping[str, Log],
+        through: Mapping[str, tuple[str, ...]],
+        files: Files,
+        names: Names,
+        kin: Kin,
+        due: Due,
+        apply: Callable[[Log, Fact], None],
+    ) -> None:
+        """`logs` by path; `through`: the ways of links, by log; `apply` tells a log a fact."""
+        self._logs = logs
+        self._through = through
+        self._files = files
+        self._names = names
+        self._kin = kin
+        self._due = due
+        self._apply = apply
+        self.vanished = VanishedFiles()
+        self.all_known = 0
+        """Until when (ns) all files are known, as of the last run at first."""
+        self._unwatched: dict[str, Log] = {}
+        """By path, logs of which files may have come and gone where nobody watched, until they are searched for."""
+
+    @property
+    def logs(self) -> set[Log]:
+        """The logs that may find something, or are to search for it."""
+        return {*self.vanished.logs, *self._unwatched.values()}
+
+    # Missing events.
+
+    def miss(self) -> None:
+        """Files of all logs may have come and gone."""
+        for log in self._logs.values():
+            self._apply(log, Missed(self.all_known))
+
+    def miss_below(self, directories: Collection[str]) -> None:
+        """Of what is, or was, below these directories, events are missing."""
+        below = tuple(f"{directory.rstrip('/')}/" for directory in directories)
+        for log in self._logs.values() if below else ():
+            paths = (log.path, *self._through.get(log.path, ()), *(each.known.path for each in log.generations))
+            if any(path.startswith(below) for path in paths):
+                self._apply(log, Missed(self.all_known))
+
+    def miss_before_watches(self, new: AbstractSet[str]) -> None:
+        """Files may have come and gone in a directory that is new, or where a link leads, before it was watched."""
+        for log in [self._logs[path] for path in self._kin.written_in(new) if path in self._logs]:
+            through = self._through.get(log.path, ())
+            if any(os.path.dirname(path) in new for path in (log.path, *through)):
+                self._apply(log, Missed(self.all_known))
+                self._unwatched[log.path] = log
+                if through:
+                    self._due.look(log.path, None)  # where its newest file still is, nothing was missed
+
+    # Files that went, or came.
+
+    def vanish(self, vanished: Vanished | None) -> None:
+        """A file came and went before anybody looked at it, if one did."""
+        if vanished is None:
+            return
+        if vanished.log in self._logs:
+            self._due.look(vanished.log, None)
+        paths = dict.fromkeys((vanished.log, *rotated_from(vanished.path)))
+        logs = [self._logs[path] for path in paths if path in self._logs and self._logs[path].generations]
+        self.vanished.note(vanished, logs, time.monotonic() + PATIENCE)
+        for log in logs:  # what it was compressed to before it could be opened is there perhaps
+            busy = log.restless
+            self._apply(log, Missed(self.all_known))
+            if not busy:
+                self._apply(log, Listed())
+
+    def vanish_with_directory(self, vanished: Vanished) -> None:
+        """A file that was seen, and not read yet, went with its directory; unless it is known by now, elsewhere."""
+        if vanished.file is not None and self._files.find(vanished.file) is None:
+            self.vanish(vanished)
+
+    def arrive(self, logs: Iterable[str]) -> None:
+        """Files came beside these logs, from where nobody watches."""
+        for log in [self._logs[path] for path in logs if path in self._logs]:
+            self._apply(log, Arrived())
+
+    def take_lost(self, *, busy: bool) -> list[str]:
+        """The paths of those that are lost. `busy`: there is more to be looked at. They are given once."""
+        lost = self.vanished.take_lost(time.monotonic(), busy=busy)
+        return [path for path in lost if not self._is_compressed(path)]
+
+    def _is_compressed(self, path: str) -> bool:
+        """Whether there is a compressed file beside a vanished one that is called after it, and is read."""
+        return any(self._names.has(f"{path}.{codec}") for codec in CODECS if codec)
+
+    # Searches.
+
+    def search(self, log: Log, since: int = 0) -> None:
+        """Files of a log may have come and gone unseen: search for them now. `since`: as of `Missed`."""
+        self._apply(log, Missed(since))
+        self._apply(log, Listed())
+
+    def seek(self, log: Log) -> None:
+        """Search for what a log misses, if it misses anything."""
+        if log.restless:
+            self._apply(log, Listed())
+
+    def search_again(self, looks: Container[str]) -> None:
+        """Files vanished while something else was searched for, or came and went before their directory was watched.
+
+        `looks`: paths that are to be looked at first.
+        """
+        for log in self.vanished.take_unsought():
+            self._apply(log, Listed())
+        for path, log in list(self._unwatched.items()):
+            if path not in looks and not log.asked:
+                del self._unwatched[path]
+                self.seek(log)

@@ -25,8 +25,10 @@ from ingestd.tail import globs as globs_module
 from ingestd.tail import known as known_module
 from ingestd.tail import listings as listings_module
 from ingestd.tail import looks as looks_module
+from ingestd.tail import news as news_module
 from ingestd.tail import searching as searching_module
 from ingestd.tail import thread as thread_module
+from ingestd.tail import vanished as vanished_module
 from ingestd.tail import watches as watches_module
 from ingestd.tail.content import HEAD_BYTES
 from ingestd.tail.facts import (
@@ -709,15 +711,15 @@ class FinderTask:
         while self.machine.once:
             await _Idle()
         while True:
-            if finder._relist or self.rescan:
+            if finder._news.relist or self.rescan:
                 self.rescan = False
                 await finder._look_again()
                 await finder._settle()
-            elif finder._news.is_set():
-                finder._news.clear()
+            elif finder._due.woken.is_set():
+                finder._due.woken.clear()
                 await finder._settle()
             elif self.hears_no_more:
-                finder._hear_no_more()
+                finder._news.hear_no_more()
                 await finder._settle()
             else:
                 await _Idle()
@@ -731,7 +733,7 @@ class FinderTask:
             return not self.idle
         if self.hears_no_more:
             return True
-        return not self.idle or self.rescan or self.finder._relist or self.finder._news.is_set()
+        return not self.idle or self.rescan or self.finder._news.relist or self.finder._due.woken.is_set()
 
     @property
     def hears_no_more(self) -> bool:
@@ -1430,6 +1432,7 @@ def patches(machine: Callable[[], Machine]) -> list[tuple[Any, str, Any]]:
         return _Job(lambda: machine().files.tick(int(seconds * SECOND)), sleeps=True)
 
     system, clock = Current(), CurrentClock()
+    timed = (examinations_module, finder_module, news_module, thread_module, vanished_module)
     return [
         *((module, "os", system) for module in (directories_module, looks_module, listings_module, searching_module)),
         (known_module, "_births", itertools.count(1)),
@@ -1446,7 +1449,7 @@ def patches(machine: Callable[[], Machine]) -> list[tuple[Any, str, Any]]:
         (finder_module, "Files", _Files),
         (finder_module, "asyncio", SimpleNamespace(sleep=sleep, Event=asyncio.Event)),
         (thread_module, "asyncio", SimpleNamespace(sleep=sleep)),
-        *((module, "time", clock) for module in (examinations_module, finder_module, thread_module)),
+        *((module, "time", clock) for module in timed),
         # What waits for longer is found by the next rescan.
         (TailFinder, "_call_later", lambda self, delay, call, *arguments: call(*arguments) if delay < 1 else None),
         (watches_module, "EventStream", lambda heard, **_: SimulatedStream(machine().files, heard)),
