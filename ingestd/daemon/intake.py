@@ -43,6 +43,10 @@ class IntakeNews(Protocol):
         """Something named is not taken."""
         ...
 
+    def overflowed(self, route: Route) -> None:
+        """The kernel dropped events of what a route's finder watches."""
+        ...
+
     def lost(self, route: Route, loss: Loss) -> None:
         """Data is lost."""
         ...
@@ -187,6 +191,10 @@ class Intake:
     def trouble_over(self, thing: str) -> None:
         """See `Sources`."""
         self._not_taken.pop(_printable(thing), None)
+
+    def overflowed(self) -> None:
+        """See `Sources`."""
+        self._news.overflowed(self.route)
 
     def leased(self, until: float) -> None:
         """See `Sources`."""

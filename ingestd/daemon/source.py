@@ -329,6 +329,10 @@ class Sources(Protocol):
         """What was not taken is gone, or can be taken now."""
         ...
 
+    def overflowed(self) -> None:
+        """The kernel dropped events of what the finder watches. Something may be lost that nobody can name."""
+        ...
+
     def leased(self, until: float) -> None:
         """The route's sources are this host's until then, in `time.monotonic()`: nothing is sent later unless told so.
 

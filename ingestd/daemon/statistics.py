@@ -11,6 +11,7 @@ __all__ = [
     "ERROR_KINDS",
     "LATENCY_BOUNDS",
     "NOT_TAKEN",
+    "OVERFLOW",
     "POSITIONS",
     "READ",
     "RouteCounters",
@@ -27,7 +28,10 @@ READ: Final = "read"
 POSITIONS: Final = "positions"
 """Positions could not be stored. They are tried again."""
 
-ERROR_KINDS: Final = (NOT_TAKEN, READ, POSITIONS)
+OVERFLOW: Final = "overflow"
+"""The kernel dropped events of a tail's directories."""
+
+ERROR_KINDS: Final = (NOT_TAKEN, READ, POSITIONS, OVERFLOW)
 """Kinds of errors that are shown from the start, at zero. An error that stops a route is counted by Kafka's name."""
 
 

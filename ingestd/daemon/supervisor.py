@@ -47,7 +47,7 @@ from ingestd.daemon.notify import Notifier
 from ingestd.daemon.positions import PositionStore
 from ingestd.daemon.shards import Shards
 from ingestd.daemon.state_files import require_usable
-from ingestd.daemon.statistics import NOT_TAKEN, POSITIONS, RouteCounters
+from ingestd.daemon.statistics import NOT_TAKEN, OVERFLOW, POSITIONS, RouteCounters
 from ingestd.daemon.status import DaemonStatus
 from ingestd.daemon.status_report import cluster_status, route_statuses, worker_status
 from ingestd.daemon.summary import RouteSummary, Summary
@@ -453,6 +453,10 @@ class Supervisor:
         self.totals.error(route.name, NOT_TAKEN)
         if self._once:
             self._failures.append(f"{route.name}: {thing}: {reason}")
+
+    def overflowed(self, route: Route) -> None:
+        """See `IntakeNews`."""
+        self.totals.error(route.name, OVERFLOW)
 
     def lost(self, route: Route, loss: Loss) -> None:
         """See `IntakeNews`."""

@@ -215,7 +215,7 @@ class TailFinder:
 
     async def scan(self, sources: Sources) -> None:
         """See `ingestd.daemon.source.Finder.scan`."""
-        self._sources = self._troubles.sources = sources
+        self._sources = self._troubles.sources = self._news.sources = sources
         if not self._once:
             self._watches.open()
         known = set(self._logs)
@@ -273,7 +273,7 @@ class TailFinder:
 
     async def run(self, sources: Sources) -> None:
         """See `ingestd.daemon.source.Finder.run`."""
-        self._sources = self._troubles.sources = sources
+        self._sources = self._troubles.sources = self._news.sources = sources
         rested = rescan = 0.0
         spare, looked = _SPARE_MOST, time.monotonic()
         try:

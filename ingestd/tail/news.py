@@ -8,6 +8,7 @@ from __future__ import annotations
 import time
 from typing import TYPE_CHECKING, Final
 
+from ingestd.logs import get_logger
 from ingestd.tail.directories import watch_toward
 from ingestd.tail.facts import Deleted, Phase
 from ingestd.tail.rotation import CODECS
@@ -25,6 +26,7 @@ from ingestd.tail.watch import (
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from ingestd.daemon.source import Sources
     from ingestd.tail.awaited import Awaited
     from ingestd.tail.directories import Directories
     from ingestd.tail.file_id import FileId
@@ -42,6 +44,11 @@ __all__ = ["GRAIN", "News"]
 
 GRAIN: Final = 10_000_000
 """Nanoseconds: a modification time may be so much earlier than the clock at the modification."""
+
+_SAID_AGAIN: Final = 60.0
+"""Seconds until it is said again that events were dropped."""
+
+_log = get_logger(__name__)
 
 
 class News:
@@ -79,6 +86,12 @@ class News:
         self._unseen = unseen
         self._due = due
         self._log_at = log_at
+        self.sources: Sources
+        """To whom it is told that events were dropped; to be set before any are heard."""
+        self._overflows = 0
+        """How often they were dropped since that was said last."""
+        self._say_again = 0.0
+        """When (seconds of a steady clock) it may be said again."""
         self.heard_at = 0
         """When (ns) events were last taken."""
         self.relist = True
@@ -178,6 +191,7 @@ class News:
                 self._due.look(path, log.path)
                 self._names.judge(path, judged=False)
         if missed:
+            self._tell_overflow()
             self._unseen.miss()
         else:
             self._unseen.miss_below(changed)
@@ -193,6 +207,22 @@ class News:
             self._watch_where_links_lead(directory)
             self._list_soon(directory)
         self._due.woken.set()
+
+    def _tell_overflow(self) -> None:
+        self.sources.overflowed()
+        self._overflows += 1
+        now = time.monotonic()
+        if now < self._say_again:
+            return
+        _log.warning(
+            "events of directories dropped",
+            route=self._route.name,
+            times=self._overflows,
+            reason="more happened than the kernel keeps until it is taken",
+            then="all directories are looked through; what came and was deleted meanwhile is lost, and not named",
+            remedy="raise fs.inotify.max_queued_events and restart; match fewer directories; give the daemon more CPU",
+        )
+        self._overflows, self._say_again = 0, now + _SAID_AGAIN
 
     def hear_no_more(self) -> None:
         """Nothing came for a while: of what was renamed, no event is to say where to."""

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import gzip
 import os
+import signal
 import time
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -543,6 +544,42 @@ def test_a_tail_that_reads_compressed_files_reads_those_first_met(trial: Callabl
     writer.write(10)
     rename(writer)
     compress(logs / "app.log.2")
+    daemon.finish().check()
+
+
+# Dropped events.
+
+
+def overflows_counted(trial: Trial) -> list[float]:
+    """The counter of overflows, as /metrics has it and as /status has it."""
+    name = 'ingestd_errors_total{kind="overflow",route="logs"} '
+    (shown,) = [line for line in trial.daemon.metrics().splitlines() if line.startswith(name)]
+    return [float(shown.removeprefix(name)), trial.daemon.status()["routes"][0]["errors"]["overflow"]]
+
+
+def test_that_the_kernel_dropped_events_is_said_and_what_was_rotated_meanwhile_arrives(
+    trial: Callable[..., Trial], logs: Path
+) -> None:
+    daemon = trial("*.log")
+    writer = Writer(daemon.judge, logs / "app.log")
+    writer.write(10)
+    daemon.start()
+    daemon.settle().check()
+    assert overflows_counted(daemon) == [0, 0]
+    kept = int(Path("/proc/sys/fs/inotify/max_queued_events").read_text())
+    os.kill(daemon.daemon.pid, signal.SIGSTOP)
+    for _ in range(kept):  # each is two events
+        (logs / "busy").touch()
+        (logs / "busy").unlink()
+    writer.write(10)
+    rename(writer)
+    writer.write(10)
+    assert not daemon.events("events of directories dropped")
+    os.kill(daemon.daemon.pid, signal.SIGCONT)
+    daemon.daemon.until(lambda: bool(daemon.events("events of directories dropped")), "it is said", 10)
+    (event,) = daemon.events("events of directories dropped")
+    assert (event["level"], event["route"]) == ("warning", "logs")
+    daemon.daemon.until(lambda: overflows_counted(daemon) == [1, 1], "it is counted", 10)
     daemon.finish().check()
 
 

@@ -65,10 +65,13 @@ class News:
     """Notes what it is told."""
 
     def __init__(self):
-        self.troubles, self.losses = [], []
+        self.troubles, self.losses, self.overflows = [], [], []
 
     def untakeable(self, route, thing, reason):
         self.troubles.append((route.name, thing, reason))
+
+    def overflowed(self, route):
+        self.overflows.append(route.name)
 
     def lost(self, route, loss):
         self.losses.append((route.name, loss))
@@ -166,6 +169,13 @@ def test_files_that_are_not_taken_are_kept_with_their_last_reason_until_they_are
     made.trouble_over("/logs/b")
     made.trouble_over("/logs/c")
     assert not made.not_taken
+
+
+def test_that_a_finders_events_were_dropped_is_passed_on_to_be_counted():
+    made, _, _, news = make()
+    made.overflowed()
+    made.overflowed()
+    assert news.overflows == ["r", "r"]
 
 
 def test_of_many_files_that_are_not_taken_the_last_are_kept():

@@ -51,6 +51,7 @@ class Follower:
         self.present_troubles: dict[str, str] = {}
         self.told: list[tuple[str, str]] = []
         self.losses: list[Loss] = []
+        self.overflows = 0
         self.found: list[Found] = []
         self.ended: dict[str, End] = {}
         self.concluded: set[str] = set()
@@ -158,6 +159,9 @@ class Follower:
     def trouble(self, thing: str, reason: str) -> None:
         self.troubles[thing] = self.present_troubles[thing] = reason
         self.told.append((thing, reason))
+
+    def overflowed(self) -> None:
+        self.overflows += 1
 
     def lost(self, loss: Loss) -> None:
         self.losses.append(loss)

@@ -789,6 +789,9 @@ class FinderTask:
     def looked(self, problem: str | None) -> None:
         pass
 
+    def overflowed(self) -> None:
+        """It is counted."""
+
     def trouble_over(self, thing: str) -> None:
         pass
 
@@ -1437,7 +1440,7 @@ def patches(machine: Callable[[], Machine]) -> list[tuple[Any, str, Any]]:
         *((module, "os", system) for module in (directories_module, looks_module, listings_module, searching_module)),
         (known_module, "_births", itertools.count(1)),
         *((module, "open_text", open_text) for module in (looks_module, searching_module)),
-        (finder_module, "_log", SimpleNamespace(warning=lambda *_, **__: None)),
+        *((module, "_log", SimpleNamespace(warning=lambda *_, **__: None)) for module in (finder_module, news_module)),
         *((module, "identify", identify) for module in (looks_module, searching_module)),
         (searching_module, "may_hold", lambda directory, file: True),
         (listings_module, "lists_other_inodes", lambda directory: False),

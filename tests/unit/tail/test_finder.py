@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
+import structlog
 
 from ingestd.daemon.source import StoredPosition, Surroundings, WrongDetail
 from ingestd.tail import directories as directories_module
@@ -338,6 +339,29 @@ async def test_after_an_overflow_everything_is_looked_at_anew(
     expected = [f"{name} one" for name in ("a.log", "b.log", "c.log", "new.log")]
     await follower.reads(*expected, "a.log two", "c.log two", ordered=False)
     assert not follower.losses
+
+
+async def test_that_the_kernel_dropped_events_is_counted_each_time_and_said_once_a_minute(
+    follow: Any, tmp_path: Path
+) -> None:
+    # A file that came and went meanwhile is lost, and nothing else says so.
+    append(tmp_path / "a.log", "one")
+    follower = follow()
+    await follower.reads("one")
+
+    async def overflow() -> None:
+        follower.finder._watches.tell([Event(None, OVERFLOW, 0, "")])
+        await follower.settle()
+
+    with structlog.testing.capture_logs() as logs:
+        for _ in range(3):
+            await overflow()
+        assert [(event["log_level"], event["route"], event["times"]) for event in logs] == [("warning", "access", 1)]
+        assert "fs.inotify.max_queued_events" in logs[0]["remedy"]
+        follower.finder._news._say_again = 0.0  # a minute later
+        await overflow()
+    assert [event["times"] for event in logs] == [1, 3]
+    assert follower.overflows == 4
 
 
 # Where to start
