@@ -680,14 +680,13 @@ class TailFinder:
                 self._names.judge(path, judged=True)
             return
         self._miss_awaited(path, place.file)
-        owned = self._files.find(place.file)
-        log_of = of or own or (owned.log.path if owned is not None and owned.finder is self else None)
-        for name in {path, place.path} if log_of else ():
-            if not self._watches.sees(name):
-                continue  # of what happens there next, nobody tells
-            self._unseen.vanish(self._names.looked(name, log_of, place.file))
         self._take_over(path, place.file)
         owned = self._files.find(place.file)
+        log = of or own or (owned.log.path if owned is not None and owned.finder is self else "")
+        for name in {path, place.path} if log else ():
+            if not self._watches.sees(name):
+                continue  # of what happens there next, nobody tells
+            self._unseen.vanish(self._names.looked(name, log, place.file))
         if owned is not None:
             self._seen_again(owned.finder, owned.log, path, place)
         elif of is not None and of != path:
