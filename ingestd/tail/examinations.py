@@ -65,9 +65,9 @@ class Examinations:
         return sorted(wanted, key=age)
 
     def of(
-        self, place: Place, known: Generation | None, called: Collection[str], heads: Heads, *, first: bool
+        self, log: Log, place: Place, known: Generation | None, called: Collection[str], heads: Heads, *, first: bool
     ) -> Examination:
-        """How to examine a file.
+        """How to examine a file. It may be a copy of what is in the log that met it, whatever it is called.
 
         `known`: its generation, if it has one. `called`: other names of it. `first`: it was there before the tail.
         """
@@ -81,7 +81,7 @@ class Examinations:
         repeated = known.known.witness if known is not None and repeats else None
         binary = route.binary == "accept"
         head = heads.seen.pop(place.file, b"")  # if it changed, it is compared with all the next time
-        originals = self._originals(place, called, heads.apart_from(head))
+        originals = self._originals(place, (*called, log.path), heads.apart_from(head))
         return Examination(place, originals, at_end, binary, patient, making, repeated, tuple(called), head)
 
     def doubt(self, file: FileId, doubts: int) -> None:

@@ -91,10 +91,10 @@ class Rounds:
             asked: list[Examination] = []
 
             def ask(each: tuple[Log, Place], to: list[Examination] = asked) -> None:
-                place = each[1]
+                log, place = each
                 owned = self._files.find(place.file)
                 known = None if owned is None else owned.generation
-                to.append(self._examinations.of(place, known, called.get(place.file, ()), heads, first=first))
+                to.append(self._examinations.of(log, place, known, called.get(place.file, ()), heads, first=first))
 
             await in_turns(batch, ask)
             verdicts = await self._thread.ask(partial(self._looks.examine, asked))

@@ -1218,6 +1218,28 @@ async def test_a_copy_that_no_glob_matches_is_not_read(
     assert not follower.losses
 
 
+@pytest.mark.parametrize("truncated", [False, True])
+@pytest.mark.parametrize("name", ["a.log.save", "a.log.A", "a__2026-11-28_03-51-57.log"])
+async def test_a_copy_is_known_by_its_content_whatever_is_added_to_the_name_of_its_log(
+    follow: Any, log: Any, monkeypatch: pytest.MonkeyPatch, name: str, *, truncated: bool
+) -> None:
+    # pm2-logrotate; `cp app.log app.log.save` of a log that had been quiet since it was met: all lines came twice.
+    monkeypatch.setattr(awaited, "COPY_PATIENCE", 0.1)
+    follower = follow("a.log", rescan_interval=0.05)
+    append(log, "1", "2")
+    await follower.reads("1", "2")
+    shutil.copyfile(log, log.with_name(name))
+    if truncated:
+        os.truncate(log, 0)
+    for _ in range(5):
+        await follower.settle()
+    append(log, "3")
+    for _ in range(5):
+        await follower.settle()
+    assert follower.texts == [b"1", b"2", b"3"]
+    assert not follower.losses
+
+
 async def test_the_rest_is_read_from_a_file_that_was_met_empty_and_compressed_to_while_down(
     follow: Any, log: Any
 ) -> None:
