@@ -12,7 +12,7 @@ from ingestd.retry import Deadline
 from ingestd.tail.facts import Phase
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection
+    from collections.abc import Callable, Collection, Iterator
 
     from ingestd.tail.facts import Generation, Place
     from ingestd.tail.file_id import FileId
@@ -35,11 +35,14 @@ class Files:
     """Shared by the finders of a daemon's tails.
 
     Invariants
-        A file is read by one tail. One that nobody knows belongs to the first tail whose globs match its path.
+        A file is read by one tail. One that nobody knows belongs to the first tail whose globs match its path, or that
+        of a link to it.
     """
 
     def __init__(self) -> None:
         self._finders: list[TailFinder] = []
+        self._led: dict[TailFinder, asyncio.Event] = {}
+        """By tail, set once it knows where its links lead."""
         self._to_look: set[TailFinder] = set()
         self._all_looked = asyncio.Event()
         self._by_inode: dict[int, list[Owned]] = {}
@@ -49,7 +52,19 @@ class Files:
     def enter(self, finder: TailFinder) -> None:
         """Tails enter in the order of the configuration."""
         self._finders.append(finder)
+        self._led[finder] = asyncio.Event()
         self._to_look.add(finder)
+
+    async def led(self, finder: TailFinder, patience: float) -> None:
+        """A tail knows where its links lead. Returns when those before it do, too: what they lead to is theirs.
+
+        One that hangs is waited for as many seconds as `patience` says.
+        """
+        self._led[finder].set()
+        deadline = Deadline.after(patience)
+        with suppress(DeadlineExceeded):
+            for before in self._before(finder):
+                await deadline.wait_for(self._led[before].wait(), "where the links of tails before this one lead")
 
     async def looked(self, finder: TailFinder, patience: float) -> None:
         """A tail has looked at all there is. Returns when all have: a file missing in one may be what another found.
@@ -63,9 +78,11 @@ class Files:
             await Deadline.after(patience).wait_for(self._all_looked.wait(), "the other tails' first looks")
 
     def taken_before(self, finder: TailFinder, path: str) -> TailFinder | None:
-        """Which tail before this one takes a path by its globs."""
-        before = itertools.takewhile(lambda other: other is not finder, self._finders)
-        return next((other for other in before if other.matches(path)), None)
+        """Which tail before this one takes a path, by its globs or through a link."""
+        return next((other for other in self._before(finder) if other.matches(path) or other.leads_to(path)), None)
+
+    def _before(self, finder: TailFinder) -> Iterator[TailFinder]:
+        return itertools.takewhile(lambda other: other is not finder, self._finders)
 
     def taker(self, path: str) -> TailFinder | None:
         """The first tail that takes a path by its globs."""

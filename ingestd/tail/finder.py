@@ -181,6 +181,10 @@ class TailFinder:
         """Whether the tail's globs take a path."""
         return self._globs.matches(path) and (self.route.compressed == "read" or not codec_of(path))
 
+    def leads_to(self, path: str) -> bool:
+        """Whether a log of this tail is followed through links to a path."""
+        return self._ways.log_of(path) is not None
+
     def log_of(self, source: str) -> Log | None:
         """The log that a source is a generation of, if it is one of this tail's."""
         return self._log_of.get(source)
@@ -434,6 +438,11 @@ class TailFinder:
         await self._take_listed(found)
 
     async def _take_listed(self, found: Walk) -> None:
+        if self._first_pass:
+            for sighting in found.sightings:
+                if sighting.through and self._log_at(sighting.path) == sighting.path:
+                    self._lead(sighting.path, sighting.through)
+            await self._files.led(self, PATIENCE)
         await in_turns(((sighting, None) for sighting in found.sightings), self._sighted)
         self._names.listed = frozenset()
 

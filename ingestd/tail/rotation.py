@@ -34,9 +34,9 @@ _CURRENT: Final = "current"
 _TAI64N: Final = re.compile(r"@[0-9a-f]{24}(\.[stu])?")
 """What svlogd, multilog and s6-log write to, and what they rotate it to."""
 
-_VARIES: Final = re.compile(r"[-._]?(\d[\d._T:-]*\d|\d|old|prev|bak)(?=[-._]|$)|~$")
+_VARIES: Final = re.compile(r"[-._]*(\d[\d._T:-]*\d|\d|old|prev|bak)(?=[-._]|$)|~$")
 
-_PART: Final = re.compile(r"[-._]?(\d+|\b(old|prev|bak)\b)(?=[-._T:]|$)|~$")
+_PART: Final = re.compile(r"[-._]*(\d+|\b(old|prev|bak)\b)(?=[-._T:]|$)|~$")
 """One number of those."""
 
 

@@ -657,6 +657,10 @@ class _Until:
 
 
 class _Files(Files):
+    async def led(self, finder: TailFinder, patience: float) -> None:
+        self._led[finder].set()
+        await _Until(lambda: all(self._led[each].is_set() for each in self._before(finder)))
+
     async def looked(self, finder: TailFinder, patience: float) -> None:
         self._to_look.discard(finder)
         await _Until(lambda: not self._to_look)

@@ -16,15 +16,19 @@ from ingestd.tail.log import Log
 class Tail:
     """A finder, as far as `Files` knows it."""
 
-    def __init__(self, *names: str) -> None:
+    def __init__(self, *names: str, leads_to: str = "") -> None:
         self.names = names
+        self.end_of_link = leads_to
 
     def matches(self, path: str) -> bool:
         return path in self.names
 
+    def leads_to(self, path: str) -> bool:
+        return path == self.end_of_link
 
-def tail(*names: str) -> Any:
-    return Tail(*names)
+
+def tail(*names: str, leads_to: str = "") -> Any:
+    return Tail(*names, leads_to=leads_to)
 
 
 @pytest.fixture
@@ -77,6 +81,26 @@ def test_the_first_tail_that_matches_a_path_takes_it(files: Files) -> None:
     assert files.taken_before(second, "/a") is first
     assert files.match("/b")
     assert not files.match("/c")
+
+
+async def test_what_a_link_of_the_first_tail_leads_to_is_its_file(files: Files) -> None:
+    """With /var/log/containers in one tail and /var/log/pods in the next, it went to whichever looked first."""
+    first, second = tail("/containers/web.log", leads_to="/pods/web/0.log"), tail("/pods/web/0.log")
+    files.enter(first)
+    files.enter(second)
+    assert files.taken_before(second, "/pods/web/0.log") is first
+    waiting = asyncio.create_task(files.led(second, 60.0))
+    await asyncio.sleep(0)
+    assert not waiting.done()
+    await files.led(first, 60.0)
+    await waiting
+
+
+async def test_a_tail_whose_directories_do_not_answer_is_not_waited_for(files: Files) -> None:
+    for each in (hanging := tail("/containers/web.log"), second := tail("/pods/web/0.log")):
+        files.enter(each)
+    await files.led(second, 0.01)
+    assert files.taken_before(second, "/containers/web.log") is hanging
 
 
 async def test_nobody_goes_on_before_all_have_looked(files: Files) -> None:
