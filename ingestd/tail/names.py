@@ -10,7 +10,7 @@ import os
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
 
-from ingestd.tail.rotation import codec_of, possible_originals, rotated_from
+from ingestd.tail.rotation import codec_of, may_have_been, possible_originals, rotated_from
 from ingestd.tail.vanished import Vanished
 from ingestd.tail.watch import CREATED, DELETED, MOVED_FROM, MOVED_TO
 
@@ -231,7 +231,8 @@ class Names:
             if there and (log := self._log_at(beside)) is not None:
                 self._links.setdefault(beside, []).append(path)
                 self._link_names.add(path)
-                if path not in self._names and self._is_unread(beside):
+                rotated = name.startswith(original) and may_have_been(name, original)  # app-2.log may be another log
+                if rotated and path not in self._names and self._is_unread(beside):
                     self._names[path] = _Name(log, judged=True, copy=True)
                     changes.looks[path] = log
 

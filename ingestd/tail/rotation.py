@@ -27,16 +27,16 @@ __all__ = [
 CODECS: Final = ("", "gz", "bz2", "xz", "zst", "lz4")
 """How a file may be compressed, by the ending of its name; "" if it is not."""
 
-_ADDED: Final = re.compile(r"\d|\b(old|prev|bak)\b|~$")
+_ADDED: Final = re.compile(r"\d|\b(old|prev|bak|rotate)\b|~$")
 """What rotation adds to a name."""
 
 _CURRENT: Final = "current"
 _TAI64N: Final = re.compile(r"@[0-9a-f]{24}(\.[stu])?")
 """What svlogd, multilog and s6-log write to, and what they rotate it to."""
 
-_VARIES: Final = re.compile(r"[-._]*(\d[\d._T:-]*\d|\d|old|prev|bak)(?=[-._]|$)|~$")
+_VARIES: Final = re.compile(r"[-._]*(\d[\d._T:-]*\d|\d|old|prev|bak|rotate)(?=[-._]|$)|~$")
 
-_PART: Final = re.compile(r"[-._]*(\d+|\b(old|prev|bak)\b)(?=[-._T:]|$)|~$")
+_PART: Final = re.compile(r"[-._]*(\d+|\b(old|prev|bak|rotate)\b)(?=[-._T:]|$)|~$")
 """One number of those."""
 
 
@@ -61,20 +61,26 @@ def beginnings_of(original: str) -> tuple[str, ...]:
 def is_rotation_of(name: str, original: str) -> bool:
     """Whether a file name looks like a rotated `original`.
 
-    So do access.log.1, access.log-20260101 and access-20260101.log of access.log, compressed (.gz) or not, and what
-    svlogd calls @400000006917a2b512345678.s of current.
+    So do access.log.1, access.log-20260101, access-20260101.log and access1.log of access.log, compressed (.gz) or not,
+    and what svlogd calls @400000006917a2b512345678.s of current.
     """
+    stem = original.rpartition(".")[0]
+    numbered = stem and not stem[-1].isdigit() and name.startswith(stem) and name[len(stem) :][:1].isdigit()
+    return _is_separated(name, original) or bool(numbered and _has_ending_of(name, original))
+
+
+def _is_separated(name: str, original: str) -> bool:
+    """Whether it looks like one, with something between what it has of `original` and what was added."""
     if name.startswith(original):
         return name != original
     if original == _CURRENT:
         return _TAI64N.fullmatch(_plain(name)) is not None
-    stem, dot, extension = original.rpartition(".")
-    return bool(
-        dot
-        and stem
-        and name.startswith((stem + "-", stem + ".", stem + "_"))
-        and _plain(name).endswith(dot + extension)
-    )
+    stem = original.rpartition(".")[0]
+    return bool(stem) and name.startswith((stem + "-", stem + ".", stem + "_")) and _has_ending_of(name, original)
+
+
+def _has_ending_of(name: str, original: str) -> bool:
+    return _plain(name).endswith(f".{original.rpartition('.')[2]}")
 
 
 def family_of(name: str) -> str:
@@ -133,8 +139,9 @@ def is_rotated_from(path: str, original: str) -> bool:
 
 
 def _may_be(name: str, original: str) -> bool:
+    """Whether a file may be read as a rotation for its name alone. web2.log beside web.log may well be another log."""
     plain = _plain(name)
-    return bool((plain == original or _ADDED.search(_added(plain, original))) and is_rotation_of(name, original))
+    return bool((plain == original or _ADDED.search(_added(plain, original))) and _is_separated(name, original))
 
 
 def _added(name: str, original: str) -> str:
@@ -148,5 +155,6 @@ def possible_originals(name: str) -> Iterator[str]:
     stem, dot, extension = _plain(name).rpartition(".")
     for end in range(len(name) - 1, 0, -1):
         yield name[:end]
-        if dot and end < len(stem) and name[end] in "-._":
+        glued = name[end].isdigit() and not name[end - 1].isdigit()
+        if dot and end < len(stem) and (name[end] in "-._" or glued):
             yield name[:end] + dot + extension

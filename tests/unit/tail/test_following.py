@@ -1240,6 +1240,77 @@ async def test_a_copy_is_known_by_its_content_whatever_is_added_to_the_name_of_i
     assert not follower.losses
 
 
+@pytest.mark.parametrize("name", ["a-2.log", "a2.log", "a-error.log", "a.log.save"])
+async def test_a_file_that_no_glob_matches_is_not_read_though_its_name_begins_as_that_of_a_log(
+    follow: Any, log: Any, name: str
+) -> None:
+    # In a directory where nothing else had happened since the log was met, it was sent as if the log had been rotated.
+    follower = follow("a.log", rescan_interval=0.05)
+    append(log, "1")
+    await follower.reads("1")
+    append(log.with_name(name), "of another program")
+    for _ in range(5):
+        await follower.settle()
+    append(log, "2")
+    for _ in range(5):
+        await follower.settle()
+    assert follower.texts == [b"1", b"2"]
+
+
+@pytest.mark.parametrize("name", ["a-2.log", "a2.log", "a-error.log", "a.log.save"])
+async def test_a_file_that_no_glob_matches_is_not_read_though_it_was_made_with_a_log(
+    follow: Any, log: Any, name: str
+) -> None:
+    follower = follow("a.log", rescan_interval=0.05)
+    await follower.settle()
+    append(log, "1")
+    append(log.with_name(name), "of another program")
+    for _ in range(5):
+        await follower.settle()
+    append(log, "2")
+    for _ in range(5):
+        await follower.settle()
+    assert follower.texts == [b"1", b"2"]
+
+
+@pytest.mark.parametrize(
+    ("packed", "renamed"),
+    [
+        ("a__2026-11-28_03-51-57.log.gz", ""),  # pm2-logrotate
+        ("a.log.gz", "a1.log.gz"),  # winston, tailable
+        ("a.log.rotate.7.gz", "a.log.1.gz"),  # concurrent-log-handler
+    ],
+)
+async def test_what_a_library_compresses_beside_its_log_comes_once(
+    follow: Any, log: Any, packed: str, renamed: str
+) -> None:
+    # 16,000 of 16,000 lines came twice.
+    follower = follow("a*", compressed="read", rescan_interval=0.05)
+    for round_ in range(3):
+        append(log, f"{round_} 1", f"{round_} 2")
+        await follower.settle()
+        content = log.read_bytes()
+        if "rotate" in packed:
+            log.rename(log.with_name(packed.removesuffix(".gz")))
+        log.with_name(packed).write_bytes(gzip.compress(content))
+        if "rotate" in packed:
+            log.with_name(packed.removesuffix(".gz")).unlink()
+        else:
+            os.truncate(log, 0)
+        if round_ % 2:
+            await follower.settle()
+        for number in range(3, 0, -1):
+            if renamed and (older := log.with_name(renamed.replace("1", str(number)))).exists():
+                older.rename(log.with_name(renamed.replace("1", str(number + 1))))
+        if renamed:
+            log.with_name(packed).rename(log.with_name(renamed))
+        for _ in range(3):
+            await follower.settle()
+        packed = packed.replace("2026", "2025", 1) if not renamed and not round_ else packed.replace("2025", "2024")
+    assert follower.texts == [f"{round_} {number}".encode() for round_ in range(3) for number in (1, 2)]
+    assert not follower.losses
+
+
 async def test_the_rest_is_read_from_a_file_that_was_met_empty_and_compressed_to_while_down(
     follow: Any, log: Any
 ) -> None:
