@@ -82,9 +82,10 @@ class TailRoute:
     topic: Topic
     """The target topic."""
     exclude: tuple[str, ...] = ("*.zip", "*.swp", "*.tmp")
-    """Globs of files to leave alone: without a slash they are matched with the name, else with the whole path. What a
-    log that is followed is renamed to is read to its end, excluded or not. A log that was followed before, and is left
-    out since, is not read on; how far it was read is kept."""
+    """Globs of files to leave alone: without a slash they are matched with the name, else with a file's whole path. So
+    "/var/log/pods/kube-system_*/**" leaves out directories. What is set replaces the default. What a log that is
+    followed is renamed to is read to its end, excluded or not. A log that was followed before, and is left out since,
+    is not read on; how far it was read is kept."""
     rotated: tuple[_Glob, ...] = ()
     """Absolute globs of files that logs are moved to when they are rotated, as in `/var/log/old/*`. Moves that the
     daemon sees are followed anyway; these are looked through for what was moved while it was down. What is not a
@@ -112,8 +113,8 @@ class TailRoute:
     twice that is gathered where `arena_bytes` of [daemon] leaves room; it must have room for two, and 128 KiB."""
     start: Annotated[str, Expected('"beginning", "end", or an age as in "24h" (s, m, h or d)', _is_start)] = "beginning"
     """Where to begin in files that are there when this tail runs for the first time: `beginning`, `end`, or an age as
-    in `24h` (s, m, h, d): at the beginning of files modified since, at the end of older ones. Later files are always
-    read from their beginning."""
+    in `24h` (s, m, h, d): at the beginning of files modified since, at the end of older ones. Files that come later,
+    and old ones that a path matches which is added later, are always read from their beginning."""
     max_line_bytes: Annotated[
         int, Expected(f"{LEAST_LINE_BYTES} bytes to less than batch_bytes", lambda size: size >= LEAST_LINE_BYTES)
     ] = 13 * 64 * 1024
