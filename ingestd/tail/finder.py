@@ -438,7 +438,7 @@ class TailFinder:
         await self._take_listed(found)
 
     async def _take_listed(self, found: Walk) -> None:
-        if self._first_pass:
+        if self._first_pass:  # whose a file is depends on where the links of the tails before this one lead
             for sighting in found.sightings:
                 if sighting.through and self._log_at(sighting.path) == sighting.path:
                     self._lead(sighting.path, sighting.through)

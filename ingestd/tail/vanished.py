@@ -1,7 +1,7 @@
 """Vanished files: events say that they came and went before anybody looked at them.
 
 A search may find one where no event said that it went: under a second name, or compressed. The others are lost.
-Where events are missing, no file is said to have vanished. There, too, logs search for what is older than they know.
+Where events are missing, nobody knows which files came and went: `Unseen` has the logs search for them.
 """
 
 from __future__ import annotations

@@ -1240,30 +1240,17 @@ async def test_a_copy_is_known_by_its_content_whatever_is_added_to_the_name_of_i
     assert not follower.losses
 
 
+@pytest.mark.parametrize("together", [False, True])
 @pytest.mark.parametrize("name", ["a-2.log", "a2.log", "a-error.log", "a.log.save"])
-async def test_a_file_that_no_glob_matches_is_not_read_though_its_name_begins_as_that_of_a_log(
-    follow: Any, log: Any, name: str
+async def test_a_file_that_no_glob_matches_is_not_read_though_it_is_called_like_a_log_and_more(
+    follow: Any, log: Any, name: str, *, together: bool
 ) -> None:
-    # In a directory where nothing else had happened since the log was met, it was sent as if the log had been rotated.
-    follower = follow("a.log", rescan_interval=0.05)
-    append(log, "1")
-    await follower.reads("1")
-    append(log.with_name(name), "of another program")
-    for _ in range(5):
-        await follower.settle()
-    append(log, "2")
-    for _ in range(5):
-        await follower.settle()
-    assert follower.texts == [b"1", b"2"]
-
-
-@pytest.mark.parametrize("name", ["a-2.log", "a2.log", "a-error.log", "a.log.save"])
-async def test_a_file_that_no_glob_matches_is_not_read_though_it_was_made_with_a_log(
-    follow: Any, log: Any, name: str
-) -> None:
+    # Made together with the log, or where nothing else had happened since that was met: it was sent as if rotated.
     follower = follow("a.log", rescan_interval=0.05)
     await follower.settle()
     append(log, "1")
+    if not together:
+        await follower.reads("1")
     append(log.with_name(name), "of another program")
     for _ in range(5):
         await follower.settle()

@@ -965,9 +965,10 @@ def play_chunk(chunk: int, histories: int, scenes: tuple[Scene, ...]) -> None:
         for seed in range(chunk * histories // CHUNKS, (chunk + 1) * histories // CHUNKS):
             scene, steps = make(seed, scenes)
             problem = why(seed, scene, steps)
-            if problem is not None:
-                wrong.append(seed)
-                print(f"seed {seed}: {kind(problem)}")
+            if problem is None:
+                continue
+            wrong.append(seed)
+            print(f"seed {seed}: {kind(problem)}")
             if len(wrong) > histories // CHUNKS // WRONG_IS_ONE_OF:
                 pytest.fail(f"seeds {wrong}; {tell(seed, scene, shrink(seed, scene, steps))}", pytrace=False)
 

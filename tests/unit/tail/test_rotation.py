@@ -120,11 +120,9 @@ def test_how_a_file_is_compressed_is_read_from_its_name(name: str, codec: str) -
         ("log-19.log.3.gz", ("log.log", "log-19.log", "log-19.log.3")),
         ("app-6-20260101.log.zst", ("app.log", "app-6.log", "app-6-20260101.log")),
         ("app.log~", ("app.log", "app.log~")),
-        ("app__2026.log.gz", ("app.log", "app__2026.log")),  # pm2-logrotate
-        (
-            "app.log.rotate.7.gz",
-            ("app.log", "app.log.rotate", "app.log.rotate.7"),
-        ),  # concurrent-log-handler
+        # pm2-logrotate; concurrent-log-handler.
+        ("app__2026.log.gz", ("app.log", "app__2026.log")),
+        ("app.log.rotate.7.gz", ("app.log", "app.log.rotate", "app.log.rotate.7")),
     ],
 )
 def test_a_name_belongs_to_families_from_the_widest_to_the_narrowest(name: str, families: tuple[str, ...]) -> None:
