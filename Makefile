@@ -11,7 +11,7 @@ PYTHON  ?= $(shell for python in python3 python3.14 python3.13 python3.12 python
 BIN     := $(VENV)/bin
 SOURCES := pyproject.toml $(wildcard ingestd/records/*.pyx ingestd/records/*.pxd)
 
-.PHONY: help demo test compiled test-units test-kafka test-faults test-peers test-long lint bench evidence reference clean
+.PHONY: help demo test compiled test-peers test-long lint bench evidence reference clean
 
 help:
 	@sed -n '/^#/!q; s/^# //p' Makefile
@@ -21,19 +21,16 @@ demo: $(VENV)/.installed
 
 test: $(VENV)/.developing
 	PYTHONPATH=tests/kafka $(BIN)/python -m harness.programs java mvn setpriv prlimit unshare
-	$(MAKE) --no-print-directory --jobs=3 --keep-going test-units test-kafka test-faults
+	$(MAKE) --no-print-directory --jobs=3 --keep-going $(PARTS) $(BESIDE)
 
-# The three parts of `test`, side by side: most tests wait for brokers most of the time. All take about as long. `-u`: a
-# part that is stopped has shown where it was.
-ROTATIONS := tests/faults/test_rotations.py
-PART := $(BIN)/python -u -m pytest -m "not peers and not long"
-test-units test-kafka test-faults: $(VENV)/.developing compiled
-test-units:
-	$(PART) --junitxml=$(REPORTS)/test-units.xml $(filter-out $(addprefix tests/,kafka spark faults __pycache__),$(patsubst %/,%,$(wildcard tests/*/))) $(ROTATIONS)
-test-kafka:
-	$(PART) --junitxml=$(REPORTS)/test-kafka.xml tests/kafka tests/spark
-test-faults:
-	$(PART) --junitxml=$(REPORTS)/test-faults.xml tests/faults --ignore=$(ROTATIONS)
+# The parts of `test`: a directory each, three side by side, since most tests wait for brokers most of the time. The longest
+# begin first, so that none is left alone at the end. BESIDE=test-peers adds that one. `-u`: a part that is stopped has
+# shown where it was.
+LONGEST := tests/kafka tests/faults tests/spark tests/unit
+PARTS   := $(patsubst tests/%,test-%,$(LONGEST) $(filter-out $(LONGEST),$(sort $(patsubst %/,%,$(dir $(wildcard tests/*/test_*.py))))))
+.PHONY: $(PARTS)
+$(PARTS): test-%: $(VENV)/.developing compiled
+	$(BIN)/python -u -m pytest -m "not peers and not long" --junitxml=$(REPORTS)/test-$*.xml tests/$*
 
 # Bytecode for what tests start hundreds of times, also where the environment tells Python to write none: 0.2 CPU seconds
 # of each daemon.
