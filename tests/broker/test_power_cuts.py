@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
 FIRST = int(os.environ.get("INGESTD_POWER_SEED", "1"))
-SEEDS = int(os.environ.get("INGESTD_POWER_SEEDS", "12"))
+SEEDS = int(os.environ.get("INGESTD_POWER_SEEDS", "6"))
 SHARE = float(os.environ.get("INGESTD_POWER_SHARE", "0.1"))
 """Of the places where the power may be cut."""
 MEMORY = Path("/dev/shm")
