@@ -47,6 +47,10 @@ class IntakeNews(Protocol):
         """The kernel dropped events of what a route's finder watches."""
         ...
 
+    def gone(self, route: Route, sources: int) -> None:
+        """So many sources are gone or were cut off since the last run."""
+        ...
+
     def lost(self, route: Route, loss: Loss) -> None:
         """Data is lost."""
         ...
@@ -195,6 +199,10 @@ class Intake:
     def overflowed(self) -> None:
         """See `Sources`."""
         self._news.overflowed(self.route)
+
+    def gone(self, sources: int) -> None:
+        """See `Sources`."""
+        self._news.gone(self.route, sources)
 
     def leased(self, until: float) -> None:
         """See `Sources`."""

@@ -136,7 +136,7 @@ class Metrics(Collector):
         )
         errors = CounterMetricFamily(
             "ingestd_errors",
-            "What failed, for good or for now, by kind: not_taken, read, positions, overflow; or as Kafka names it.",
+            "What failed, for good or for now: not_taken, read, positions, overflow, gone; or as Kafka names it.",
             labels=["route", "kind"],
         )
         ways = CounterMetricFamily(

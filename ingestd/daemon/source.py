@@ -333,6 +333,10 @@ class Sources(Protocol):
         """The kernel dropped events of what the finder watches. Something may be lost that nobody can name."""
         ...
 
+    def gone(self, sources: int) -> None:
+        """So many stored sources are gone or were cut off since the last run. What was added after it is unknown."""
+        ...
+
     def leased(self, until: float) -> None:
         """The route's sources are this host's until then, in `time.monotonic()`: nothing is sent later unless told so.
 

@@ -9,6 +9,7 @@ from ingestd.producer.events import LATENCY_BOUNDS
 
 __all__ = [
     "ERROR_KINDS",
+    "GONE",
     "LATENCY_BOUNDS",
     "NOT_TAKEN",
     "OVERFLOW",
@@ -31,7 +32,10 @@ POSITIONS: Final = "positions"
 OVERFLOW: Final = "overflow"
 """The kernel dropped events of a tail's directories."""
 
-ERROR_KINDS: Final = (NOT_TAKEN, READ, POSITIONS, OVERFLOW)
+GONE: Final = "gone"
+"""A source is gone or was cut off since the last run. What was written to it after that run is unknown."""
+
+ERROR_KINDS: Final = (NOT_TAKEN, READ, POSITIONS, OVERFLOW, GONE)
 """Kinds of errors that are shown from the start, at zero. An error that stops a route is counted by Kafka's name."""
 
 

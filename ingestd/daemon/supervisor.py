@@ -47,7 +47,7 @@ from ingestd.daemon.notify import Notifier
 from ingestd.daemon.positions import PositionStore
 from ingestd.daemon.shards import Shards
 from ingestd.daemon.state_files import require_usable
-from ingestd.daemon.statistics import NOT_TAKEN, OVERFLOW, POSITIONS, RouteCounters
+from ingestd.daemon.statistics import GONE, NOT_TAKEN, OVERFLOW, POSITIONS, RouteCounters
 from ingestd.daemon.status import DaemonStatus
 from ingestd.daemon.status_report import cluster_status, route_statuses, worker_status
 from ingestd.daemon.summary import RouteSummary, Summary
@@ -457,6 +457,10 @@ class Supervisor:
     def overflowed(self, route: Route) -> None:
         """See `IntakeNews`."""
         self.totals.error(route.name, OVERFLOW)
+
+    def gone(self, route: Route, sources: int) -> None:
+        """See `IntakeNews`."""
+        self.totals.error(route.name, GONE, sources)
 
     def lost(self, route: Route, loss: Loss) -> None:
         """See `IntakeNews`."""

@@ -108,10 +108,10 @@ class Totals:
         """The routes that can not begin now."""
         return self._blocked.keys()
 
-    def error(self, route: str, kind: str) -> None:
-        """Count an error that the supervisor itself met: a file not taken, positions that can not be stored."""
+    def error(self, route: str, kind: str, count: int = 1) -> None:
+        """Count errors that the supervisor itself met: a file not taken, positions that can not be stored."""
         errors = self._ended_routes.setdefault(route, RouteCounters()).errors
-        errors[kind] = errors.get(kind, 0) + 1
+        errors[kind] = errors.get(kind, 0) + count
 
     @property
     def alive(self) -> Collection[int]:

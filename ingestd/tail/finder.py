@@ -101,7 +101,10 @@ _UNSEEN_MOST: Final = 256
 _NAMED_MOST: Final = 5
 """So many files are named in a line of the log that is about all of them."""
 
-_NAME_ROTATED: Final = "if rotation moves files to another directory, name that in `rotated`"
+_NAME_ROTATED: Final = (
+    "if rotation moves files to another directory, name that in `rotated`; "
+    "unread lines of files that were deleted while the daemon was down are lost"
+)
 
 _log = get_logger(__name__)
 
@@ -522,6 +525,7 @@ class TailFinder:
 
     def _warn_untold(self, untold: list[tuple[str, int]]) -> None:
         """All in one line, since all pods of a node may be gone at once."""
+        self._sources.gone(len(untold))
         _log.warning(
             "files are gone or were cut off since the last run: what was written to them after it is unknown",
             route=self.route.name,

@@ -550,11 +550,11 @@ def test_a_tail_that_reads_compressed_files_reads_those_first_met(trial: Callabl
 # Dropped events.
 
 
-def overflows_counted(trial: Trial) -> list[float]:
-    """The counter of overflows, as /metrics has it and as /status has it."""
-    name = 'ingestd_errors_total{kind="overflow",route="logs"} '
+def errors_counted(trial: Trial, kind: str) -> list[float]:
+    """The counter of a kind of errors, as /metrics has it and as /status has it."""
+    name = f'ingestd_errors_total{{kind="{kind}",route="logs"}} '
     (shown,) = [line for line in trial.daemon.metrics().splitlines() if line.startswith(name)]
-    return [float(shown.removeprefix(name)), trial.daemon.status()["routes"][0]["errors"]["overflow"]]
+    return [float(shown.removeprefix(name)), trial.daemon.status()["routes"][0]["errors"][kind]]
 
 
 def test_that_the_kernel_dropped_events_is_said_and_what_was_rotated_meanwhile_arrives(
@@ -565,7 +565,7 @@ def test_that_the_kernel_dropped_events_is_said_and_what_was_rotated_meanwhile_a
     writer.write(10)
     daemon.start()
     daemon.settle().check()
-    assert overflows_counted(daemon) == [0, 0]
+    assert errors_counted(daemon, "overflow") == [0, 0]
     kept = int(Path("/proc/sys/fs/inotify/max_queued_events").read_text())
     os.kill(daemon.daemon.pid, signal.SIGSTOP)
     for _ in range(kept):  # each is two events
@@ -579,11 +579,30 @@ def test_that_the_kernel_dropped_events_is_said_and_what_was_rotated_meanwhile_a
     daemon.daemon.until(lambda: bool(daemon.events("events of directories dropped")), "it is said", 10)
     (event,) = daemon.events("events of directories dropped")
     assert (event["level"], event["route"]) == ("warning", "logs")
-    daemon.daemon.until(lambda: overflows_counted(daemon) == [1, 1], "it is counted", 10)
+    daemon.daemon.until(lambda: errors_counted(daemon, "overflow") == [1, 1], "it is counted", 10)
     daemon.finish().check()
 
 
 # Losses.
+
+
+def test_files_that_are_gone_at_a_start_are_said_and_counted(trial: Callable[..., Trial], logs: Path) -> None:
+    daemon = trial("*.log")
+    for name in ("kept.log", "deleted.log", "deleted-too.log"):
+        Writer(daemon.judge, logs / name).write(10)
+    daemon.start()
+    daemon.settle().check()
+    assert errors_counted(daemon, "gone") == [0, 0]
+    daemon.stop()
+    (logs / "deleted.log").unlink()
+    (logs / "deleted-too.log").unlink()
+    daemon.start()
+    daemon.daemon.until(lambda: errors_counted(daemon, "gone") == [2, 2], "they are counted", 10)
+    (event,) = daemon.events(
+        "files are gone or were cut off since the last run: what was written to them after it is unknown"
+    )
+    assert (event["level"], event["route"], event["files"]) == ("warning", "logs", 2)
+    daemon.finish().check()
 
 
 @pytest.fixture

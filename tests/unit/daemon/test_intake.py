@@ -65,13 +65,16 @@ class News:
     """Notes what it is told."""
 
     def __init__(self):
-        self.troubles, self.losses, self.overflows = [], [], []
+        self.troubles, self.losses, self.overflows, self.files_gone = [], [], [], []
 
     def untakeable(self, route, thing, reason):
         self.troubles.append((route.name, thing, reason))
 
     def overflowed(self, route):
         self.overflows.append(route.name)
+
+    def gone(self, route, sources):
+        self.files_gone.append((route.name, sources))
 
     def lost(self, route, loss):
         self.losses.append((route.name, loss))
@@ -176,6 +179,13 @@ def test_that_a_finders_events_were_dropped_is_passed_on_to_be_counted():
     made.overflowed()
     made.overflowed()
     assert news.overflows == ["r", "r"]
+
+
+def test_how_many_files_were_gone_at_the_start_is_passed_on_to_be_counted():
+    made, _, _, news = make()
+    made.gone(2)
+    made.gone(1)
+    assert news.files_gone == [("r", 2), ("r", 1)]
 
 
 def test_of_many_files_that_are_not_taken_the_last_are_kept():

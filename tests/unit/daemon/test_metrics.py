@@ -83,7 +83,7 @@ def test_kinds_of_errors_are_there_from_the_start_at_zero() -> None:
     totals = Totals()
     totals.expect("access")
     shown = samples(totals)
-    assert [shown["ingestd_errors_total", "access", kind] for kind in ERROR_KINDS] == [0, 0, 0, 0]
+    assert [shown["ingestd_errors_total", "access", kind] for kind in ERROR_KINDS] == [0, 0, 0, 0, 0]
     assert shown["ingestd_route_stopped", "access"] == 0
     totals.error("access", NOT_TAKEN)
     assert samples(totals)["ingestd_errors_total", "access", "not_taken"] == 1

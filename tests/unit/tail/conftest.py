@@ -52,6 +52,7 @@ class Follower:
         self.told: list[tuple[str, str]] = []
         self.losses: list[Loss] = []
         self.overflows = 0
+        self.files_gone = 0
         self.found: list[Found] = []
         self.ended: dict[str, End] = {}
         self.concluded: set[str] = set()
@@ -162,6 +163,9 @@ class Follower:
 
     def overflowed(self) -> None:
         self.overflows += 1
+
+    def gone(self, sources: int) -> None:
+        self.files_gone += sources
 
     def lost(self, loss: Loss) -> None:
         self.losses.append(loss)

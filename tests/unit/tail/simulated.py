@@ -796,6 +796,9 @@ class FinderTask:
     def overflowed(self) -> None:
         """It is counted."""
 
+    def gone(self, sources: int) -> None:
+        """They are counted."""
+
     def trouble_over(self, thing: str) -> None:
         pass
 

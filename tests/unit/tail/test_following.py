@@ -2161,11 +2161,13 @@ async def test_what_may_have_been_written_to_a_file_that_is_gone_at_the_next_sta
         await follower.settle()
     told = [str(entry) for entry in logs if "gone or were cut off" in entry["event"]]
     assert [any(name in line for line in told) for name in names] == [True, True, False, False]
+    assert follower.files_gone == 2
     assert not follower.losses
     with structlog.testing.capture_logs() as logs:
         follower.restart()
         await follower.settle()
     assert not [entry for entry in logs if "gone or were cut off" in entry["event"]]
+    assert follower.files_gone == 2
 
 
 async def test_of_a_compressed_file_the_text_counts_and_not_its_size_on_disk(follow: Any, tmp_path: Path) -> None:
