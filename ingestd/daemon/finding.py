@@ -32,6 +32,13 @@ PROGRESS_INTERVAL: Final = 3.0
 LONGEST_PROGRESS_INTERVAL: Final = 600.0
 """The most seconds between two of them."""
 
+_NAMED_MOST: Final = 5
+"""So many names are in a line of the log."""
+
+_NAME_AS_BEFORE: Final = (
+    "if it had one of the `unused` names before, give it that name again, let it deliver everything, then rename it"
+)
+
 
 class Finding:
     """All routes' intakes. Owned by the supervisor.
@@ -77,6 +84,8 @@ class Finding:
         Raises `PositionsUnavailable`, and `PositionsDamaged` if a row can not be understood.
         """
         stored = await asyncio.to_thread(self._positions.read)
+        with_positions = {name for name, known in stored.items() if known.positions}
+        unused = sorted(with_positions.difference(route.name for route in self._routes))
         finders: list[Finder] = []
         for route in self._routes:
             known = stored.get(route.name)
@@ -87,12 +96,18 @@ class Finding:
             if finder.keeper is not None:
                 self._checkpoint.keep_elsewhere(route.name, finder.keeper)
             elif known is None:
-                begins = "each file is read from where the tail's `start` says"
-                self._log.info(
-                    "first run of this tail", route=route.name, state=str(self._positions.path), begins=begins
-                )
+                self._tell_first_run(route.name, unused)
             finders.append(finder)
             self._intakes[route.name] = Intake(route, finder, known, self._handover, self._news)
+
+    def _tell_first_run(self, tail: str, unused: Sequence[str]) -> None:
+        """`unused`: the names with positions that no route has. The tail may be one of these, renamed."""
+        begins = "each file is read from where the tail's `start` says"
+        log = self._log.bind(route=tail, state=str(self._positions.path), begins=begins)
+        if unused:
+            log.warning("first run of this tail", unused=list(unused[:_NAMED_MOST]), remedy=_NAME_AS_BEFORE)
+        else:
+            log.info("first run of this tail")
 
     def start(self, tasks: TaskOwner, found: Callable[[], None]) -> None:
         """Start every finder: a scan, then its endless run. `found` is called when all scans are done."""

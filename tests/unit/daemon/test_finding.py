@@ -48,6 +48,9 @@ class FakeCheckpoint:
     def __init__(self):
         self.run = []
 
+    def keep_elsewhere(self, route, keeper):
+        pass
+
     def note_run(self, routes):
         self.run += routes
 
@@ -125,6 +128,21 @@ async def test_the_first_run_of_a_route_is_said(make):
     assert [(entry["event"], entry["route"], entry["state"]) for entry in logs] == [
         ("first run of this tail", "c", str(made.store.path))
     ]
+    assert [(entry["log_level"], "unused" in entry) for entry in logs] == [("info", False)]
+
+
+async def test_the_first_run_of_a_route_is_a_warning_where_another_name_has_positions_that_nobody_uses(make):
+    # A tail was renamed: its rotated files that were not delivered are never read, and only this line tells of it.
+    made = make("a", "c", "kept elsewhere")
+    made.routes[2].keeper = object()
+    names = ["a", "kept elsewhere", *(f"old{number}" for number in reversed(range(7)))]
+    made.store.write([(name, StoredPosition("x", 5, {})) for name in names], run=["a mirror that was removed"])
+    with structlog.testing.capture_logs() as logs:
+        await made.finding.prepare()
+    (entry,) = logs
+    assert (entry["log_level"], entry["event"], entry["route"]) == ("warning", "first run of this tail", "c")
+    assert entry["unused"] == ["old0", "old1", "old2", "old3", "old4"]
+    assert "give it that name again" in entry["remedy"]
 
 
 async def test_a_finder_that_hangs_keeps_nobody_but_its_own_route_from_being_ready(make):
