@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Final
 
 from ingestd.tail.facts import NOTHING
 from ingestd.tail.looks import Examination
+from ingestd.tail.rotation import date_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection
@@ -62,7 +63,9 @@ class Examinations:
             log, place = each
             return births[log.path], log.path, log.stands(place.file), place.modified
 
-        return sorted(wanted, key=age)
+        ordered = sorted(wanted, key=age)
+        _order_by_dates(ordered)
+        return ordered
 
     def of(
         self, log: Log, place: Place, known: Generation | None, called: Collection[str], heads: Heads, *, first: bool
@@ -114,3 +117,23 @@ class Examinations:
     def forget(self, known: Callable[[FileId], bool], stands: Callable[[str], bool]) -> None:
         """Refusals are over of files that are known by now, and of those that do not stand where they were seen."""
         self._refused = {file: kept for file, kept in self._refused.items() if stands(kept[-1]) and not known(file)}
+
+
+def _order_by_dates(ordered: list[tuple[Log, Place]]) -> None:
+    """Where names have dates, these tell the order: what is compressed late is modified after what was written since.
+
+    Files that are called alike but for the date change places with each other; no other file moves.
+    """
+    places: dict[tuple[str, str, int], list[int]] = {}
+    dates: dict[FileId, str] = {}
+    for index, (log, place) in enumerate(ordered):
+        dated = None if log.stands(place.file) else date_of(place.path)
+        if dated is not None:
+            rest, dates[place.file] = dated
+            places.setdefault((log.path, rest, len(dates[place.file])), []).append(index)
+    for alike in places.values():
+        files = [ordered[index] for index in alike]
+        if any(place.codec for _, place in files):
+            files.sort(key=lambda each: dates[each[1].file])
+            for index, each in zip(alike, files, strict=True):
+                ordered[index] = each

@@ -14,6 +14,7 @@ __all__ = [
     "CODECS",
     "beginnings_of",
     "codec_of",
+    "date_of",
     "families_of",
     "family_of",
     "is_rotated_from",
@@ -38,6 +39,25 @@ _VARIES: Final = re.compile(r"[-._]*(\d[\d._T:-]*\d|\d|old|prev|bak|rotate)(?=[-
 
 _PART: Final = re.compile(r"[-._]*(\d+|\b(old|prev|bak|rotate)\b)(?=[-._T:]|$)|~$")
 """One number of those."""
+
+
+_DATE: Final = re.compile(
+    r"(?<!\d)(19|20)\d\d[-._]?[01]\d[-._]?[0-3]\d([-._T]?[0-2]\d[-._:]?[0-5]\d([-._:]?[0-5]\d)?)?(?!\d)"
+)
+"""A day, with a time or without, as rotation adds it to a name."""
+
+
+def date_of(path: str) -> tuple[str, str] | None:
+    """The day and time in a file's name, digits only, after the rest of the path, without the ending of compression.
+
+    ("/d/0.log.", "20260101120000") of /d/0.log.20260101-120000.gz. None: there is no date in the name.
+    """
+    directory, name = os.path.split(_plain(path))
+    date = _DATE.search(name)
+    if date is None:
+        return None
+    rest = os.path.join(directory, name[: date.start()] + name[date.end() :])
+    return rest, re.sub(r"\D", "", date[0])
 
 
 def codec_of(name: str) -> str:

@@ -523,6 +523,26 @@ async def test_after_a_restart_files_are_looked_for_where_earlier_ones_went(foll
     assert not follower.losses
 
 
+@pytest.mark.parametrize("pattern", ["a.log.20260101-12000{}", "a-2026-01-0{}.log"])
+async def test_what_is_compressed_a_rotation_later_is_read_in_the_order_of_dates(
+    follow: Any, log: Any, pattern: str
+) -> None:
+    # As the kubelet does: the compressed file is modified after the one that was written since, if its writer rested.
+    follower = follow("a.log")
+    append(log, "0")
+    await follower.settle()
+    follower.stop()
+    append(log, "1")
+    for number in range(1, 5):
+        log.rename(log.with_name(pattern.format(number)))
+        append(log, str(number + 1))
+    for number in range(1, 4):
+        compress(log.with_name(pattern.format(number)))
+        later(log.with_name(pattern.format(number) + ".gz"), number)
+    follower.start()
+    await follower.reads(*map(str, range(6)))
+
+
 async def test_a_file_that_went_where_nobody_looks_is_said_to_be_lost(follow: Any, log: Any) -> None:
     log.with_name("old").mkdir()
     follower = follow("a.log")

@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 from ingestd.tail.rotation import (
     beginnings_of,
     codec_of,
+    date_of,
     families_of,
     is_rotation_of,
     may_have_been,
@@ -128,3 +129,20 @@ def test_how_a_file_is_compressed_is_read_from_its_name(name: str, codec: str) -
 def test_a_name_belongs_to_families_from_the_widest_to_the_narrowest(name: str, families: tuple[str, ...]) -> None:
     """Where dozens of logs differ by a number only, a copy of one of them is compared with that one still."""
     assert families_of(name) == families
+
+
+@pytest.mark.parametrize(
+    ("path", "date"),
+    [
+        ("/d/0.log.20260101-120001.gz", ("/d/0.log.", "20260101120001")),
+        ("/d/0.log.20260101-120001", ("/d/0.log.", "20260101120001")),
+        ("/d/app-2026-01-31.log.gz", ("/d/app-.log", "20260131")),
+        ("/d/app__2026-11-28_03-51-57.log", ("/d/app__.log", "20261128035157")),
+        ("/2026-01-01/app.log", None),
+        ("/d/app.log.1", None),
+        ("/d/app-123420260101.log", None),
+        ("/d/app-20269901.log", None),
+    ],
+)
+def test_a_date_in_a_name_is_known(path: str, date: tuple[str, str] | None) -> None:
+    assert date_of(path) == date
