@@ -725,7 +725,9 @@ class TailFinder:
 
     def _note_way(self, sighting: Sighting) -> None:
         if sighting.trouble is not None:
-            if not self._globs.leads_through(sighting.path):  # what is in a directory is taken, by `**`
+            log = self._logs.get(sighting.path)
+            # What is in a directory is taken, by `**`. The file of a known log is made anew in a moment, or gone.
+            if not self._globs.leads_through(sighting.path) and not (log is not None and log.generations):
                 self._troubles.tell(sighting.path, sighting.trouble)
         elif sighting.place is None:
             self._troubles.over(sighting.path)
@@ -816,8 +818,7 @@ class TailFinder:
                 self._await(log, place)
             case Refuse(place, reason):
                 self._examinations.refuse(place, reason)
-                self._names.judge(place.path, judged=True)
-                self._troubles.tell(place.path, reason)
+                self._tell_refused(place, reason)
             case Untold(generation):
                 self._due.untold.append((generation.known.path, generation.position))
             case Lose(loss):
@@ -878,10 +879,15 @@ class TailFinder:
 
     def _want_examination(self, log: Log, place: Place) -> None:
         if reason := self._examinations.why_refused(place):
-            self._names.judge(place.path, judged=True)
-            self._troubles.tell(place.path, reason)
+            self._tell_refused(place, reason)
             return
         self._examine_next(self._due, log, place)
+
+    def _tell_refused(self, place: Place, reason: str) -> None:
+        self._names.judge(place.path, judged=True)
+        # An empty file that was compressed to while nothing ran is no trouble: its content was read, or is sought.
+        if place.codec or not codec_of(place.path):
+            self._troubles.tell(place.path, reason)
 
     def _examine_next(self, due: Due, log: Log, place: Place) -> None:
         """For the log that asked first. Another one knows the file by a second name."""

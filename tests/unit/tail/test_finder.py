@@ -710,6 +710,23 @@ async def test_binary_files_are_taken_when_that_is_asked_for(follow: Any, tmp_pa
     assert follower.texts == [b"a\0b", b"\xff"]
 
 
+async def test_a_link_whose_file_is_made_anew_a_moment_after_its_rotation_is_no_trouble(
+    follow: Any, tmp_path: Path
+) -> None:
+    # As the kubelet rotates what /var/log/containers leads to. Each rotation was said as a file that is not taken.
+    (tmp_path / "pods").mkdir()
+    written = tmp_path / "pods" / "0.log"
+    written.write_text("one\n")
+    (tmp_path / "a.log").symlink_to(written)
+    follower = follow("a.log")
+    await follower.reads("one")
+    written.rename(tmp_path / "pods" / "0.log.20260101-120000")
+    await follower.settle()
+    written.write_text("two\n")
+    await follower.reads("one", "two")
+    assert not follower.told
+
+
 async def test_a_link_that_leads_nowhere_is_followed_once_it_leads_somewhere(follow: Any, tmp_path: Path) -> None:
     (tmp_path / "away").mkdir()
     (tmp_path / "a.log").symlink_to("b.log")

@@ -1342,7 +1342,29 @@ async def test_the_rest_is_read_from_a_file_that_was_met_empty_and_compressed_to
     follower.start()
     await follower.reads("1", "3", "2")
     assert not follower.losses
+
+
+async def test_what_was_met_empty_and_is_compressed_by_the_next_run_is_no_trouble(follow: Any, log: Any) -> None:
+    # As the kubelet compresses: it was said to be compressed and not called so, with its name, which has the ending.
+    follower = follow("*.log")
+    append(log, "1")
+    await follower.reads("1")
+    old = log.rename(log.with_name("a.log.1"))
+    append(log, "2")
+    await follower.reads("1", "2")
+    packing = log.with_name("a.log.1.tmp")
+    packing.touch()
+    await follower.settle()
+    follower.stop()
+    packing.write_bytes(gzip.compress(old.read_bytes()))
+    later(packing, -60)
+    packing.rename(log.with_name("a.log.1.gz"))
+    old.unlink()
+    follower.start()
+    append(log, "3")
+    await follower.reads("1", "2", "3")
     assert not follower.told
+    assert not follower.losses
 
 
 def member(*lines: str, codec: str = "gz") -> bytes:
