@@ -57,7 +57,7 @@ from ingestd.tail.finished import Finished
 from ingestd.tail.kin import Kin
 from ingestd.tail.known import Known, birth_of, printable
 from ingestd.tail.log import Log
-from ingestd.tail.looks import Examination, Looks, Unreadable
+from ingestd.tail.looks import LEADS_NOWHERE, Examination, Looks, Unreadable
 from ingestd.tail.names import Names
 from ingestd.tail.news import GRAIN, News
 from ingestd.tail.rotation import codec_of, is_rotated_from
@@ -726,8 +726,9 @@ class TailFinder:
     def _note_way(self, sighting: Sighting) -> None:
         if sighting.trouble is not None:
             log = self._logs.get(sighting.path)
-            # What is in a directory is taken, by `**`. The file of a known log is made anew in a moment, or gone.
-            if not self._globs.leads_through(sighting.path) and not (log is not None and log.generations):
+            # Where the link of a known log leads, a file is made anew in a moment, or what was there is gone.
+            known = sighting.trouble == LEADS_NOWHERE and log is not None and log.generations
+            if not known and not self._globs.leads_through(sighting.path):  # what is in a directory is taken, by `**`
                 self._troubles.tell(sighting.path, sighting.trouble)
         elif sighting.place is None:
             self._troubles.over(sighting.path)

@@ -39,7 +39,10 @@ if TYPE_CHECKING:
     from ingestd.tail.searching import Search
     from ingestd.tail.text import Text
 
-__all__ = ["Changed", "Examination", "Looks", "Original", "Sighting", "Unreadable", "Walk"]
+__all__ = ["LEADS_NOWHERE", "Changed", "Examination", "Looks", "Original", "Sighting", "Unreadable", "Walk"]
+
+LEADS_NOWHERE: Final = "a symbolic link that leads nowhere"
+"""The trouble with a path where that is all there is."""
 
 COMPARED_BYTES: Final = 4096
 """So many of the last bytes of a copy are compared with its original, and its first ones."""
@@ -151,7 +154,7 @@ class Looks:
             through = links_of(path)
             gone = isinstance(error, FileNotFoundError | NotADirectoryError)
             trouble = f"can not be read: {error.strerror}" if not gone else None
-            return Sighting(path, None, through, "a symbolic link that leads nowhere" if gone and through else trouble)
+            return Sighting(path, None, through, LEADS_NOWHERE if gone and through else trouble)
         try:
             status = os.fstat(descriptor)
             real = os.readlink(f"/proc/self/fd/{descriptor}").removesuffix(" (deleted)")
