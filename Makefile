@@ -27,7 +27,8 @@ test: $(VENV)/.developing
 # begin first, so that none is left alone at the end. BESIDE=test-peers adds that one. `-u`: a part that is stopped has
 # shown where it was.
 LONGEST := tests/kafka tests/faults tests/spark tests/unit
-PARTS   := $(patsubst tests/%,test-%,$(LONGEST) $(filter-out $(LONGEST),$(sort $(patsubst %/,%,$(dir $(wildcard tests/*/test_*.py))))))
+OTHERS  := $(filter-out $(LONGEST),$(sort $(patsubst %/,%,$(dir $(wildcard tests/*/test_*.py)))))
+PARTS   := $(patsubst tests/%,test-%,$(LONGEST) $(OTHERS))
 .PHONY: $(PARTS)
 $(PARTS): test-%: $(VENV)/.developing compiled
 	$(BIN)/python -u -m pytest -m "not peers and not long" --junitxml=$(REPORTS)/test-$*.xml tests/$*

@@ -120,9 +120,10 @@ class Examinations:
 
 
 def _order_by_dates(ordered: list[tuple[Log, Place]]) -> None:
-    """Where names have dates, these tell the order: what is compressed late is modified after what was written since.
+    """Put rotated files in the order of the dates in their names, where some are compressed.
 
-    Files that are called alike but for the date change places with each other; no other file moves.
+    A file that is compressed late is modified later than the next one, which was written before that. Files that are
+    called alike but for the date change places with each other; no other file moves.
     """
     places: dict[tuple[str, str, int], list[int]] = {}
     dates: dict[FileId, str] = {}

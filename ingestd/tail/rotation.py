@@ -1,4 +1,4 @@
-"""Rotation: what rotated and compressed files are called. Names are hints, they decide nothing."""
+"""Rotation: what rotated and compressed files are called. Names are hints: they decide no more than an order."""
 
 from __future__ import annotations
 
@@ -39,7 +39,6 @@ _VARIES: Final = re.compile(r"[-._]*(\d[\d._T:-]*\d|\d|old|prev|bak|rotate)(?=[-
 
 _PART: Final = re.compile(r"[-._]*(\d+|\b(old|prev|bak|rotate)\b)(?=[-._T:]|$)|~$")
 """One number of those."""
-
 
 _DATE: Final = re.compile(
     r"(?<!\d)(19|20)\d\d[-._]?[01]\d[-._]?[0-3]\d([-._T]?[0-2]\d[-._:]?[0-5]\d([-._:]?[0-5]\d)?)?(?!\d)"
