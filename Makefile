@@ -21,16 +21,15 @@ demo: $(VENV)/.installed
 
 test: $(VENV)/.developing
 	PYTHONPATH=tests/kafka $(BIN)/python -m harness.programs java mvn setpriv prlimit unshare
-	$(MAKE) --no-print-directory --jobs=3 --keep-going $(PARTS) $(BESIDE)
+	$(MAKE) --no-print-directory --jobs=3 --keep-going $(LONGEST) $(BESIDE) $(OTHERS)
 
 # The parts of `test`: a directory each, three side by side, since most tests wait for brokers most of the time. The longest
-# begin first, so that none is left alone at the end. BESIDE=test-peers adds that one. `-u`: a part that is stopped has
-# shown where it was.
-LONGEST := tests/kafka tests/faults tests/spark tests/unit
-OTHERS  := $(filter-out $(LONGEST),$(sort $(patsubst %/,%,$(dir $(wildcard tests/*/test_*.py)))))
-PARTS   := $(patsubst tests/%,test-%,$(LONGEST) $(OTHERS))
-.PHONY: $(PARTS)
-$(PARTS): test-%: $(VENV)/.developing compiled
+# begin first, so that none is left alone at the end. BESIDE=test-peers adds that one, behind them. `-u`: a part that is
+# stopped has shown where it was.
+LONGEST := test-kafka test-faults test-spark test-unit
+OTHERS  := $(filter-out $(LONGEST),$(patsubst tests/%/,test-%,$(sort $(dir $(wildcard tests/*/test_*.py)))))
+.PHONY: $(LONGEST) $(OTHERS)
+$(LONGEST) $(OTHERS): test-%: $(VENV)/.developing compiled
 	$(BIN)/python -u -m pytest -m "not peers and not long" --junitxml=$(REPORTS)/test-$*.xml tests/$*
 
 # Bytecode for what tests start hundreds of times, also where the environment tells Python to write none: 0.2 CPU seconds

@@ -10,12 +10,19 @@ from typing import TYPE_CHECKING
 
 import pytest
 from confluent_kafka.admin import AdminClient, NewTopic
+from harness.jars import start_spark_sooner
 from pyspark.sql import SparkSession
 
 from ingestd.spark import register
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _quick_starts() -> None:
+    """Of JVMs that run Spark, in this process and in programs that tests start."""
+    start_spark_sooner()
 
 
 @pytest.fixture(scope="session")

@@ -9,6 +9,7 @@ import subprocess
 import time
 import uuid
 from collections import Counter
+from functools import partial
 from typing import TYPE_CHECKING, Any, Self
 
 from confluent_kafka import KafkaException, TopicPartition
@@ -16,7 +17,7 @@ from confluent_kafka.admin import AdminClient, OffsetSpec
 from confluent_kafka.cimpl import NewTopic
 
 from harness import reading
-from harness.jars import kafka_jars
+from harness.jars import class_archive, kafka_jars, kept
 from harness.node import JAVA_FOR_TESTS, Node, NodeDiedError, Ports, free_ports, java
 from harness.request_log import read_request_log, requests_by_client
 
@@ -86,6 +87,7 @@ class KafkaCluster:
         directory.mkdir(parents=True, exist_ok=True)
         self.directory = directory
         self._jars = jars or kafka_jars()
+        self._archives = jars is None
         ports = free_ports(2 * nodes)
         self.nodes: dict[int, Node] = {}
         for node_id in range(1, nodes + 1):
@@ -178,6 +180,8 @@ class KafkaCluster:
         }
 
     def __enter__(self) -> Self:
+        if self._archives:  # the first cluster runs a node once for all others
+            kept(class_archive(self._jars), self._archive_classes)
         for node in self.nodes.values():
             self._format(node)
         live_clusters.append(self)
@@ -202,30 +206,29 @@ class KafkaCluster:
             node.kill()
             shutil.rmtree(node.data, ignore_errors=True)
 
+    def _archive_classes(self, path: Path) -> None:
+        options = (*JAVA_FOR_TESTS, f"-XX:ArchiveClassesAtExit={path}", "-Xlog:disable")
+        with KafkaCluster(self.directory / "archive", jars=self._jars, java_options=options) as first:
+            first.stop(1)
+
     def _format(self, node: Node) -> None:
         # Formatting by Kafka's own tool costs a JVM start for each node. What it writes beside the ids (the feature
         # levels of this version) is the same each time, so it is kept with the jars.
-        checkpoint = self._jars / FORMAT_MARK
-        if not checkpoint.exists():
-            formatted = node.directory / "format"
-            properties = node.directory / "format.properties"
-            properties.write_text(
-                "\n".join(
-                    f"{name}={value}" for name, value in (self._settings(node) | {"log.dirs": str(formatted)}).items()
-                )
-            )
-            java_tool(
-                "kafka.tools.StorageTool", "format", "-t", self.cluster_id, "-c", str(properties), jars=self._jars
-            )
-            partial = self._jars / f"{FORMAT_MARK}.{uuid.uuid4().hex}"
-            shutil.copy(formatted / FORMAT_MARK, partial)
-            partial.rename(checkpoint)
+        checkpoint = kept(self._jars / FORMAT_MARK, partial(self._format_by_tool, node))
         node.data.mkdir(parents=True)
         shutil.copy(checkpoint, node.data / FORMAT_MARK)
         directory_id = base64.urlsafe_b64encode(uuid.uuid4().bytes).decode().rstrip("=").replace("-", "x")
         (node.data / "meta.properties").write_text(
             f"version=1\ncluster.id={self.cluster_id}\nnode.id={node.node_id}\ndirectory.id={directory_id}\n"
         )
+
+    def _format_by_tool(self, node: Node, path: Path) -> None:
+        formatted = node.directory / "format"
+        properties = node.directory / "format.properties"
+        settings = self._settings(node) | {"log.dirs": str(formatted)}
+        properties.write_text("\n".join(f"{name}={value}" for name, value in settings.items()))
+        java_tool("kafka.tools.StorageTool", "format", "-t", self.cluster_id, "-c", str(properties), jars=self._jars)
+        shutil.copy(formatted / FORMAT_MARK, path)
 
     def tool(self, main: str, *arguments: str, stdin: bytes = b"") -> str:
         """Run a tool of this cluster's own release: see `java_tool`."""

@@ -11,7 +11,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import IO, TYPE_CHECKING
 
-from harness.jars import cache_directory
+from harness.jars import cache_directory, class_archive
 from harness.programs import program
 
 if TYPE_CHECKING:
@@ -109,7 +109,10 @@ def last_lines(path: Path, lines: int = 60) -> str:
 
 def java(jars: Path, options: Sequence[str], main: str, *arguments: str) -> list[str]:
     """The command line that runs a class of Apache Kafka and dies with its parent."""
-    return [program("setpriv"), "--pdeathsig", "KILL", program("java"), *options, "-cp", f"{jars}/*", main, *arguments]
+    archive = class_archive(jars)
+    shared = [f"-XX:SharedArchiveFile={archive}", "-Xlog:disable"] if archive.exists() else []
+    command = [program("java"), *shared, *options, "-cp", f"{jars}/*", main, *arguments]
+    return [program("setpriv"), "--pdeathsig", "KILL", *command]
 
 
 @dataclass(frozen=True, slots=True)
