@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 with warnings.catch_warnings():
     warnings.simplefilter("ignore", DeprecationWarning)  # kafka-python's own, when it is imported
     from kafka import KafkaAdminClient
+    from kafka.errors import CoordinatorLoadInProgressError
 
 SECONDS = 30
 INTERNAL_PARTITIONS, PARTITIONS = 50, 20
@@ -57,10 +58,13 @@ class Groups:
         self._admin.delete_consumer_groups([group])[group].result(SECONDS)
 
     def all(self) -> dict[str, list[int]]:
-        """Each group's offsets."""
-        known = [one.group_id for one in self._admin.list_consumer_groups().result(SECONDS).valid]
+        """Each group's offsets, once all groups are loaded: until then the broker lists what it has, with an error."""
+        end = time.monotonic() + SECONDS
+        while (listed := self._admin.list_consumer_groups().result(SECONDS)).errors:
+            assert time.monotonic() < end, f"the groups can not be listed: {listed.errors}"
+            time.sleep(0.05)
         found = {}
-        for group in known:
+        for group in (one.group_id for one in listed.valid):
             asked = self._admin.list_consumer_group_offsets([ConsumerGroupTopicPartitions(group)])
             partitions = asked[group].result(SECONDS).topic_partitions
             found[group] = [one.offset for one in sorted(partitions, key=lambda one: one.partition)]
@@ -91,11 +95,18 @@ def until_compacted(broker: BrokerProcess, topic: str, written: int) -> None:
 
 @left_sockets()
 def transactional_ids(broker: BrokerProcess, *ids: str) -> dict[str, tuple[str, int, int]]:
-    """What kafka-python is told of each: state, producer id, epoch."""
+    """What kafka-python is told of each, when the broker has loaded them: state, producer id, epoch."""
     admin = KafkaAdminClient(bootstrap_servers=broker.servers)
+    end = time.monotonic() + SECONDS
     try:
-        found = admin.describe_transactions(list(ids))
-        return {name: (one.state, one.producer_id, one.producer_epoch) for name, one in found.items()}
+        while True:
+            try:
+                found = admin.describe_transactions(list(ids))
+            except CoordinatorLoadInProgressError:
+                assert time.monotonic() < end, "the transactional ids are not loaded"
+                time.sleep(0.05)
+            else:
+                return {name: (one.state, one.producer_id, one.producer_epoch) for name, one in found.items()}
     finally:
         admin.close()
 

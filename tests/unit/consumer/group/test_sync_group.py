@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import time
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -73,6 +74,14 @@ def sync(monkeypatch: pytest.MonkeyPatch) -> Sync:
     monkeypatch.setattr(broker_module.Connection, "open", groups.open)
     monkeypatch.setattr(consumer_group_module, "Consumer", lambda *_, **__: consumer)
     return Sync(groups, consumer)
+
+
+def told_of_assignment(sync: Sync, group: SyncConsumerGroup) -> None:
+    """Poll until `assigned` was called: the partitions are read only then."""
+    deadline = time.monotonic() + PATIENCE
+    while not sync.consumer.partitions:
+        assert time.monotonic() < deadline
+        assert group.poll(0.01) is None
 
 
 def polled(group: SyncConsumerGroup) -> Record:
@@ -154,14 +163,13 @@ def test_callbacks_are_called_in_the_callers_thread_within_poll_and_may_commit(s
     with sync.open(settings, assigned=tell("assigned"), revoked=revoked) as group:
         sync.until(lambda: sync.groups.state == "Stable")
         assert told == []  # nobody has polled yet
-        assert group.poll(0.01) is None
+        told_of_assignment(sync, group)
         sync.feed(1, 5)
         assert polled(group).offset == 0
         sync.rebalance()
         assert sync.groups.offsets == {}
         sync.on_loop(soon(sync.consumer.partitions.clear))
-        while not sync.consumer.partitions:
-            assert group.poll(0.01) is None
+        told_of_assignment(sync, group)
         assert sync.groups.offsets == {("t", 1): (1, 5, "")}
     here = threading.current_thread()
     assert told == [(what, ALL, here) for what in ("assigned", "revoked", "assigned", "revoked")]
@@ -175,7 +183,7 @@ def test_a_callback_says_where_to_begin(sync: Sync) -> None:
             group.poll(0.0)
 
     with sync.open(assigned=assigned) as group:
-        assert group.poll(0.01) is None
+        told_of_assignment(sync, group)
         sync.feed(1, 2)
         assert polled(group).offset == 3
         assert group.paused == {ALL[2]}
