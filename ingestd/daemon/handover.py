@@ -97,10 +97,13 @@ class Handover:
     # What becomes of workers and routes.
 
     def worker_started(self, slot: int) -> None:
-        """Tell a slot's new worker of everything that it owns."""
-        for shard in self._shards:
-            if shard.slot == slot:
-                self._assign(shard)
+        """Tell a slot's new worker of all that it owns, also of what waits to be told, in the order of ranks."""
+        owned = [shard for shard in self._shards if shard.slot == slot]
+        for shard in sorted(owned, key=lambda each: each.found.rank):
+            name = shard.route, shard.found.source
+            self._said.pop(name, None)
+            self._assignable.pop(name, None)
+            self._assign(shard)
 
     def drop_route(self, route: str) -> None:
         """Stop reading all sources of a route."""
@@ -155,10 +158,8 @@ class Handover:
     # Telling.
 
     def _assign(self, shard: Shard) -> None:
-        name = shard.route, shard.found.source
-        if name not in self._assignable:
-            self._said[name] = None
-            self._wait()
+        self._said[shard.route, shard.found.source] = None
+        self._wait()
 
     def _wait(self) -> None:
         self._done.clear()

@@ -206,6 +206,7 @@ class LineRunner:
         except OSError as error:
             self._trouble(held, error)
             return
+        self._check_end(held)  # a file that is gone ends at once, though nothing can be read in an outage
         self._queue(held)
 
     def _trouble(self, held: OpenSource, error: OSError) -> None:

@@ -87,7 +87,8 @@ class Found(NamedTuple):
     until: the position at which the source counts as finished (a run with `--once`), None to follow it for ever.
     label: what a person calls it (a log's path), as text that can be written as UTF-8; empty: the source's name.
     group: sources of one group go to one worker; empty: no group.
-    after: a source of the same group that is read first, up to the size that it had when this one was opened.
+    rank: sources of a group are read in the order of their ranks, each up to the size that it had when the next one
+        was opened.
     last: nothing more is expected: the source ends once it is read to its end and quiet (see `Source.conclude`).
     """
 
@@ -97,7 +98,7 @@ class Found(NamedTuple):
     until: int | None = None
     label: str = ""
     group: str = ""
-    after: str | None = None
+    rank: int = 0
     last: bool = False
 
     @property

@@ -77,6 +77,8 @@ class Worker:
         self._ended = self._loop.create_future()
         self._tasks = TaskOwner(self._crashed)
         self._control: ControlChannel | None = None
+        self._early: list[object] = []
+        """What was told before the channel was known here: the first messages may come while it is opened."""
         self._clusters: dict[str, WorkerCluster] = {}
         self._runners: dict[str, Runner] = {}
         self._counters: list[RouteCounters] = []
@@ -91,6 +93,9 @@ class Worker:
     async def run(self, open_control: OpenControl) -> None:
         """Serve until the supervisor closes the channel, or is gone."""
         self._control = await open_control(self._received, self._lost)
+        for message in self._early:
+            self._control.send(message)
+        self._early.clear()
         self._loop.set_exception_handler(self._defect)
         try:
             await self._ended
@@ -99,7 +104,9 @@ class Worker:
 
     def tell(self, message: object) -> None:
         """Send the supervisor a message."""
-        if self._control is not None:
+        if self._control is None:
+            self._early.append(message)
+        else:
             self._control.send(message)
 
     async def identity(self, cluster: str, previous: tuple[int, int] | None) -> ProducerIdentity:

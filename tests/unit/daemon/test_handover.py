@@ -149,6 +149,25 @@ async def test_a_new_worker_is_told_of_each_of_its_sources_once(made):
     assert told["a"].generation == made.shards.get("r", "a").generation
 
 
+@pytest.mark.parametrize("at_once", [1, 10])
+async def test_a_new_worker_is_told_of_its_sources_in_the_order_of_ranks(made, monkeypatch, at_once):
+    # A source waits for those of lower rank that its worker has already.
+    monkeypatch.setattr(handover_module, "TOLD_AT_ONCE", at_once)
+    made.appear("a")
+    made.checkpoint.attempt()
+    made.appear("b", "c")
+    if at_once == 1:
+        made.checkpoint.attempt()  # b is told, and c waits for its turn
+    made.appear("d")
+    made.appear("rest", rank=-1)  # in place of one that was there before all of them
+    made.told.clear()
+    made.shards.renew(0)
+    made.handover.worker_started(0)
+    made.checkpoint.attempt()
+    await asyncio.wait_for(made.handover.done(), 5)
+    assert [source for message in made.assigned for source in message] == ["rest", "a", "b", "c", "d"]
+
+
 async def test_nothing_of_a_dropped_route_is_stored_or_told(made):
     made.appear("a")
     made.checkpoint.attempt()

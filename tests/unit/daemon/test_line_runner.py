@@ -236,8 +236,8 @@ class Bench:
         )
         self.positions = {}
 
-    def assign(self, source, position=0, until=None, generation=1):
-        self.runner.assign(Assignment("r", Found(source, position, {}, until), generation))
+    def assign(self, source, position=0, until=None, generation=1, last=False):
+        self.runner.assign(Assignment("r", Found(source, position, {}, until, last=last), generation))
 
     def collect(self):
         for move in self.runner.moved():
@@ -369,6 +369,15 @@ async def test_nothing_is_read_before_the_partitions_are_known():
         made.runner.kick()
         await made.turn()
         assert len(made.encoding.jobs) == 1
+
+
+async def test_a_source_that_is_finished_when_it_is_opened_ends_before_the_partitions_are_known():
+    """A file is gone; its finder must hear of that in the outage, since what comes after it waits for its rest."""
+    route = TextRoute({"a": b""})
+    async with bench(route, partitions=0) as made:
+        made.assign("a", last=True)
+        await made.turn()
+        assert made.news.events == [("ended", "a", End("concluded", "/a", 0, 0))]
 
 
 async def test_a_source_opened_before_the_partitions_are_known_gets_the_lane_that_they_give_it():

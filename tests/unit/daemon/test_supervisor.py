@@ -480,7 +480,7 @@ async def test_what_is_said_in_one_turn_is_stored_before_the_worker_hears_of_it(
     (sources,) = route.said
     made._workers.told.clear()
     sources.conclude("1")
-    sources.appeared(Found("2", 0, {"path": "/logs/a"}, group="a", after="1"))
+    sources.appeared(Found("2", 0, {"path": "/logs/a"}, group="a", rank=7))
     sources.store(StoredPosition("0", 9, {"path": "/logs/a.2"}))
     assert made._workers.told == []
     assert stored(tmp_path) == [StoredPosition("1", 5, {"path": "/logs/a"})]
@@ -488,7 +488,7 @@ async def test_what_is_said_in_one_turn_is_stored_before_the_worker_hears_of_it(
     assert [row.source for row in stored(tmp_path)] == ["0", "1", "2"]
     conclude, assign = made._workers.told
     assert conclude == Conclude("r", ["1"])
-    assert assign.assignments[0].found.after == "1"
+    assert assign.assignments[0].found.rank == 7
     await stops(running)
 
 

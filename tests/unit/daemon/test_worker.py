@@ -11,7 +11,7 @@ from ingestd.client.metadata import ClusterMetadata, Node, PartitionMetadata, To
 from ingestd.daemon import worker as worker_module
 from ingestd.daemon.arena import PAGE_BYTES, Arena
 from ingestd.daemon.configuration import ClusterSettings
-from ingestd.daemon.control import Conclude, Drained, MetadataPushed, Revoke, SourceEnded, Unacknowledged
+from ingestd.daemon.control import Conclude, Drained, MetadataPushed, Revoke, SourceEnded, Unacknowledged, Withdrawn
 from ingestd.daemon.source import Assignment, End, Found
 from ingestd.daemon.worker import Worker
 from ingestd.daemon.worker_cluster import WorkerCluster
@@ -43,11 +43,17 @@ class FakeRunner:
     def revoke(self, source):
         self.settled = True
 
+    def holds(self, _):
+        return False
+
     def moved(self):
         return []
 
     def gauges(self):
         return {}
+
+    async def close(self):
+        pass
 
 
 @pytest.fixture
@@ -132,3 +138,20 @@ async def test_a_batch_whose_partition_is_no_more_comes_back_so_that_it_can_go_e
     assert delivery.error.code is ErrorCode.unknown_topic_or_partition
     await cluster.producer.close(timeout=0)
     await cluster.client.close(timeout=1)
+
+
+async def test_what_the_first_messages_lead_to_is_told_although_they_come_while_the_channel_is_opened(worker):
+    """A file that is gone ends as soon as it is assigned: nobody heard of that, and its rest was not read."""
+    del worker.tell
+    worker._runners["r"] = FakeRunner()
+    sent = []
+
+    async def open_control(received, lost):
+        received(Revoke("r", ["a"], ticket=7))
+        await asyncio.sleep(0.01)
+        assert sent == []
+        lost()
+        return SimpleNamespace(send=sent.append, close=lambda: None)
+
+    await asyncio.wait_for(worker.run(open_control), 5)
+    assert sent == [Withdrawn(7)]
