@@ -126,12 +126,12 @@ def _order_by_dates(ordered: list[tuple[Log, Place]]) -> None:
     called alike but for the date change places with each other; no other file moves.
     """
     places: dict[tuple[str, str, int], list[int]] = {}
-    dates: dict[FileId, str] = {}
+    dates: dict[FileId, tuple[str, int]] = {}
     for index, (log, place) in enumerate(ordered):
         dated = None if log.stands(place.file) else date_of(place.path)
         if dated is not None:
             rest, dates[place.file] = dated
-            places.setdefault((log.path, rest, len(dates[place.file])), []).append(index)
+            places.setdefault((log.path, rest, len(dates[place.file][0])), []).append(index)
     for alike in places.values():
         files = [ordered[index] for index in alike]
         if any(place.codec for _, place in files):

@@ -271,6 +271,8 @@ class Phase(Enum):
     """Known from an earlier run, not seen in this one."""
     SOUGHT = "sought"
     """Looked for: the file is not where it was, or has other content."""
+    HELD = "held"
+    """Found, and not read until what is older is found, too."""
     READING = "reading"
     DONE = "done"
     """Read to its end. It stays known, so that it is not sent again."""
@@ -302,6 +304,8 @@ class Generation:
     """Its file was truncated as it was read, or is gone. Others may have been written there and rotated since."""
     grown: int = 0
     """Bytes that its file, which is compressed, has more than when it was read to its end, if that is read now."""
+    away: bool = False
+    """Its disk is not there. Only what may be a copy of it waits for that."""
     sought_again: bool = False
     """Its content was sought once more: a file seemed to have it, or arrived under a rotation's name."""
 
@@ -341,10 +345,9 @@ class Seek:
 
 @dataclass(frozen=True, slots=True)
 class Read:
-    """Store it, then read it. If `after` is being read, that one comes first."""
+    """Store it, then read it. Older ones of its log that are being read come first."""
 
     generation: Generation
-    after: str | None
 
 
 @dataclass(frozen=True, slots=True)

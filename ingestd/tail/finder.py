@@ -508,7 +508,8 @@ class TailFinder:
             if due.untold:
                 self._warn_untold(due.untold)
             self._unseen.search_again(self._due.looks)
-            self._news.hear()
+            if self._due.examinations:  # more than one round's: directories may have come meanwhile
+                self._news.hear()
         for path in self._unseen.take_lost(busy=bool(self._due)):
             self._sources.lost(Loss(printable(path), VANISHED, 0, 0, exact=False))
         if not (self._due or self._vanished or self._news.relist or self._names.moving):
@@ -791,10 +792,10 @@ class TailFinder:
             case Seek(generation):
                 self._due.seeks[generation.source] = generation
                 self._due.logs[generation.source] = log
-            case Read(generation, after):
+            case Read(generation):
                 self._note(log, generation)
                 self._troubles.over(log.path)
-                self._sources.appeared(self._found(log, generation, after))
+                self._sources.appeared(self._found(log, generation))
             case Conclude(generation):
                 self._sources.conclude(generation.source)
             case Keep(generation):
@@ -863,7 +864,7 @@ class TailFinder:
         self._awaited.release(generation.known.file, read=generation.phase is Phase.READING)
         self._news.watch_beside(generation.known.path)
 
-    def _found(self, log: Log, generation: Generation, after: str | None) -> Found:
+    def _found(self, log: Log, generation: Generation) -> Found:
         until = None
         if self._once and not generation.known.codec:
             until = max(generation.position, generation.size)
@@ -874,7 +875,7 @@ class TailFinder:
             until,
             label=printable(log.path),
             group=log.path,
-            after=after,
+            rank=birth_of(generation.source),
             last=generation.last,
         )
 

@@ -67,10 +67,12 @@ _CHECKS: Final[tuple[_Check, ...]] = (
     ("done", False, bool, lambda _: True, "true or false"),
     ("copy_of", "", str, lambda _: True, "the name of a source"),
     ("apart", False, bool, lambda _: True, "true or false"),
+    ("begun", False, bool, lambda _: True, "true or false"),
 )
 """Of a detail: key, default, type (True is no number), what else holds for a value, how both are called."""
 
-_births = itertools.count(time.time_ns())
+_births = itertools.count(time.time_ns(), 1 << 12)
+"""Room is left between them, see `birth_between`."""
 
 
 class Sample(NamedTuple):
@@ -169,7 +171,7 @@ class Known(NamedTuple):
     still be another log that only begins alike. apart: it is none, since it was made where no log is written; it is not
     read, however long it repeats that source. links: the most names that its file had. If it had several, it may be in
     any directory of the tail. read_size, read_modified: of a compressed file, its bytes and `modified` when it was read
-    to its end; 0 if it was not yet.
+    to its end; 0 if it was not yet. begun: of a compressed file, it was whole when it was examined, and is to be read.
     """
 
     log: str
@@ -185,6 +187,7 @@ class Known(NamedTuple):
     links: int = 1
     read_size: int = 0
     read_modified: int = 0
+    begun: bool = False
 
     @property
     def read(self) -> int:
@@ -216,6 +219,7 @@ class Known(NamedTuple):
             ("done", self.done),
             ("copy_of", self.copy_of),
             ("apart", self.apart),
+            ("begun", self.begun),
         )
         detail.update([pair for pair in rest if pair[1]])
         if self.links > 1:
@@ -254,7 +258,8 @@ class Known(NamedTuple):
         done, copy_of, apart = get("done", False), get("copy_of", ""), get("apart", False)
         size, modified, codec, links = get("size", 0), get("modified", 0), get("codec", ""), get("links", 1)
         read = get("read_size", 0), get("read_modified", 0)
-        return cls(log, path, file, witness, size, modified, codec, done, copy_of, apart, links, *read)
+        begun = get("begun", False)
+        return cls(log, path, file, witness, size, modified, codec, done, copy_of, apart, links, *read, begun)
 
 
 def digest_of(data: bytes) -> str:
@@ -269,9 +274,22 @@ def witness_before(text: Text, position: int) -> Witness | None:
     return Witness.of(Sample.of(position, data)) if data and len(data) == length else None
 
 
-def name_source(file: FileId) -> str:
-    """A name for a generation found for the first time; no two calls give the same."""
-    return f"{file.device:x}-{file.inode:x}-{next(_births):x}"
+def name_source(file: FileId, birth: int = 0) -> str:
+    """A name for a generation. `birth`: that of what it replaces, whose place in the order it takes.
+
+    For a generation found for the first time, no two calls give the same.
+    """
+    return f"{file.device:x}-{file.inode:x}-{birth or next(_births):x}"
+
+
+def birth_between(earlier: str, later: str) -> int:
+    """A birth for a generation that is found later than both, and comes between them; 0 if there is no room.
+
+    earlier, later: names of sources; empty `earlier`: none comes before.
+    """
+    first, last = birth_of(earlier), birth_of(later)
+    birth = (first + last) // 2
+    return birth if first < birth < last else 0
 
 
 def birth_of(source: str) -> int:

@@ -57,7 +57,7 @@ from ingestd.tail.facts import (
     Taken,
     Untold,
 )
-from ingestd.tail.known import Known, name_source
+from ingestd.tail.known import Known, birth_between, birth_of, name_source
 from ingestd.tail.rotation import is_rotation_of
 
 if TYPE_CHECKING:
@@ -81,7 +81,7 @@ class Log:
 
     Invariants
         A file is one generation at a time, whatever it is called.
-        While the content of an older generation is looked for, no newer one begins.
+        While the content of an older generation is looked for, no newer one begins, unless its disk is not there.
         What ends unread is read elsewhere, or said to be lost.
     """
 
@@ -119,7 +119,7 @@ class Log:
     def restore(self, source: str, position: int, known: Known) -> Generation:
         """A generation of an earlier run. They come in the order of their names."""
         generation = Generation(source, known, position, Phase.STORED, known.links, last=known.done, size=known.size)
-        empty = not (position or known.witness or known.done)  # or compressed, and in the making
+        empty = not (position or known.witness or known.begun or known.done)  # or compressed, and in the making
         generation.copy_of, generation.unexamined = known.copy_of or (NOTHING if empty else None), empty
         generation.untold = generation.copy_of is None and not known.done
         self.generations.append(generation)
@@ -231,7 +231,7 @@ class Log:
     @property
     def restless(self) -> bool:
         """Whether something is missing, or waits."""
-        return bool(self._waiting) or bool(self._copies) or self._unsettled
+        return bool(self._waiting) or bool(self._copies) or self._unsettled or self._has_unresolved
 
     @property
     def is_over(self) -> bool:
@@ -307,8 +307,10 @@ class Log:
                 generation.phase = Phase.SOUGHT
                 yield Seek(generation)
             else:
-                yield self._resume(generation, place)
+                yield from self._resume(generation, place)
             yield from self._release()
+        elif generation.phase is Phase.HELD:
+            self._waiting[place.file] = place
         elif generation.phase is Phase.DONE and complete:
             if generation.copy_of and 0 < generation.compared < place.modified:
                 generation.compared = place.modified
@@ -335,14 +337,38 @@ class Log:
 
     @staticmethod
     def _is_cut(generation: Generation, place: Place) -> bool:
-        return not generation.known.codec and place.size < generation.position
+        return not generation.known.codec and place.size < max(generation.position, generation.known.size)
 
-    def _resume(self, generation: Generation, place: Place) -> Read | Keep | Examine:
+    def _resume(self, generation: Generation, place: Place) -> Iterator[Command]:
         """Go on with what was found again. What was empty, or a copy, is examined first."""
-        if generation.copy_of is None and (generation.position or generation.known.witness is not None):
+        if not (generation.position or generation.known.witness or generation.known.begun):
+            generation.copy_of = generation.copy_of or NOTHING
+        yield from self._go_on(generation, place)
+
+    def _go_on(self, generation: Generation, place: Place) -> Iterator[Command]:
+        """Read it, or have it examined, once what is older is found."""
+        older = itertools.takewhile(lambda each: each is not generation, self.generations)
+        if any(each.phase is Phase.HELD or (self._is_missing(each) and not each.away) for each in older):
+            self._hold(generation, place)
+        else:
+            yield self._take_up(generation, place)
+
+    def _hold(self, generation: Generation, place: Place) -> None:
+        """Have it wait until what is older is found."""
+        generation.phase, self._waiting[generation.known.file] = Phase.HELD, place
+
+    def _take_up(self, generation: Generation, place: Place) -> Read | Keep | Examine:
+        """Read it, or have it examined, now."""
+        if generation.copy_of is None:
             return self._read(generation)
-        generation.phase, generation.copy_of = Phase.DONE, generation.copy_of or NOTHING
+        generation.phase = Phase.DONE
         return Examine(place)
+
+    def _let_go(self) -> Iterator[Command]:
+        """Take up what waits for older ones."""
+        for each in self.generations:
+            if each.phase is Phase.HELD:
+                yield self._take_up(each, self._waiting.pop(each.known.file))
 
     def _supersede(self) -> Iterator[Command]:
         """Conclude files that left the path. Only a writer that has one open can still write to it."""
@@ -360,14 +386,12 @@ class Log:
         if self.is_left_out(generation.known.path):
             generation.phase = Phase.DONE
             return Keep(generation)
-        older = itertools.dropwhile(lambda each: each is not generation, reversed(self.generations))
-        before = next((each.source for each in older if each is not generation and each.phase is Phase.READING), None)
         generation.phase = Phase.READING
         generation.last = bool(generation.known.codec) or self._left(generation.known.file)
         generation.copy_of = None
         if generation.known.done:
             generation.known = generation.known._replace(done=False, copy_of="")
-        return Read(generation, before)
+        return Read(generation)
 
     def _examined(self, examined: Examined) -> Iterator[Command]:
         place = examined.place
@@ -414,22 +438,28 @@ class Log:
         if known is not None:
             if known.phase is not Phase.DONE:
                 return  # met by another name meanwhile
-            if known.copy_of is not None:
+            later = known.copy_of == NOTHING and self._next(known) is not self._follower(place.file)
+            if known.copy_of is not None and not later:
                 # As modified as when it was first seen: others may have come and gone since.
                 known.size = place.size
                 known.known = known.known._replace(size=0 if place.codec else place.size)
                 if not (plain.goes_on and self._was_copied(known, place)):
                     # It was empty, or only began as another file does: with the same header, perhaps.
                     known.position = start
-                    known.known = known.known._replace(witness=witness)
+                    known.known = known.known._replace(witness=witness, begun=bool(place.codec))
                 yield self._read(known)
                 yield from self._supersede()
                 return
-            if place.codec or place.size >= known.position:
+            if not later and (place.codec or place.size >= known.position):
                 yield from self._meet_again(known, place)  # asked for before it was read
                 return
-            yield from self._drop(known)
-        generation = self._add(place, start, witness, Phase.READING)
+            yield from self._drop(known)  # it begins after what came meanwhile, but for what stands at the path
+        follower = None if known is None else self._follower(place.file)
+        generation = self._add(place, start, witness, Phase.READING, before=follower)
+        generation.known = generation.known._replace(begun=bool(place.codec))
+        if known is not None and self.asked == known.source:
+            self.asked = generation.source
+            yield Seek(generation)
         yield self._read(generation)
         yield from self._supersede()
 
@@ -440,15 +470,41 @@ class Log:
             return False
         return self.stands(place.file) and place.size >= repeating.position
 
-    def _add(self, place: Place, position: int, witness: Witness | None, phase: Phase) -> Generation:
+    def _add(
+        self,
+        place: Place,
+        position: int,
+        witness: Witness | None,
+        phase: Phase,
+        instead_of: Generation | None = None,
+        before: Generation | None = None,
+    ) -> Generation:
+        """It is the newest, unless one of these is given.
+
+        instead_of: what it has the content of now, and whose place it takes.
+        before: what comes directly after it. Its name says so, too: the next run and readers go by names.
+        """
         size, modified = place.size, place.modified
         if place.codec:
             # It may be younger than what came after it. If the daemon is killed before that is read, the next run looks
             # for what was modified later than this.
             size, modified = 0, min([modified, *(each.modified - 1 for each in self._released.values())])
         known = Known(self.path, place.path, place.file, witness, size, modified, place.codec, links=place.links)
-        generation = Generation(name_source(place.file), known, position, phase, place.links, size=place.size)
+        birth = 0 if instead_of is None else birth_of(instead_of.source)
+        if before is not None:
+            number = self.generations.index(before)
+            birth = birth_between(self.generations[number - 1].source if number else "", before.source)
+        source = name_source(place.file, birth)
+        if self.named(source) is not None:
+            source = name_source(place.file)  # the same file: it was deleted, and is back
+        generation = Generation(source, known, position, phase, place.links, size=place.size)
         newest = self.generations[-1] if self.generations else None
+        follower = before if birth else None
+        if instead_of is not None and instead_of is not newest:
+            follower = instead_of
+        if follower is not None:
+            self.generations.insert(self.generations.index(follower), generation)
+            return generation
         if newest is not None and newest.phase is Phase.STORED and self._unresolved(newest):
             self._missed = True  # what came after that one is found with this one then
         self.generations.append(generation)
@@ -458,7 +514,7 @@ class Log:
     def _empty(self, place: Place) -> Iterator[Command]:
         empty = self.of(place.file)
         if empty is None:
-            empty = self._add(place, 0, None, Phase.DONE)
+            empty = self._add(place, 0, None, Phase.DONE, before=self._follower(place.file))
         elif empty.phase is not Phase.DONE or empty.copy_of in {None, NOTHING}:
             return
         else:  # it was a copy, and was truncated
@@ -466,6 +522,14 @@ class Log:
             empty.known = empty.known._replace(witness=None, size=0, done=False, copy_of="")
         empty.copy_of = NOTHING
         yield Keep(empty)
+
+    def _follower(self, file: FileId) -> Generation | None:
+        """What stands at the path, if this file left it: that came after whatever this one holds."""
+        return self.of(self._here) if self._here is not None and self._left(file) else None
+
+    def _next(self, generation: Generation) -> Generation | None:
+        """What comes directly after it."""
+        return next(itertools.islice(self.generations, self.generations.index(generation) + 1, None), None)
 
     def _drop(self, generation: Generation, after: str = "") -> Iterator[Command]:
         if generation is self.generations[-1]:
@@ -534,7 +598,13 @@ class Log:
 
     @property
     def _unsettled(self) -> bool:
-        return self._missed or bool(self.asked) or any(map(self._unresolved, self.generations))
+        """Whether new files wait for a search. What is on a disk that is not there is sought; nothing waits for it."""
+        sought = any(self._unresolved(each) and not each.away for each in self.generations)
+        return self._missed or bool(self.asked) or sought
+
+    @property
+    def _has_unresolved(self) -> bool:
+        return any(map(self._unresolved, self.generations))
 
     def _listed(self) -> Iterator[Command]:
         for generation in self.generations:
@@ -574,6 +644,7 @@ class Log:
             self._missed = bool(self.generations) and (self._missed or generation is None or found.unavailable)
         if generation is None:
             return
+        generation.away = found.unavailable
         since = generation.known.modified
         if generation.phase is Phase.SOUGHT:
             yield from self._found(generation, found)
@@ -623,7 +694,7 @@ class Log:
             generation.known = generation.known._replace(modified=found.at.modified)
             yield Keep(generation)
         elif found.at is not None and found.intact:
-            yield self._resume(generation, found.at)
+            yield from self._resume(generation, found.at)
         else:
             if generation.known.witness is None and found.between:
                 generation.known = generation.known._replace(size=0)  # nobody can tell that it is none of these
@@ -636,7 +707,11 @@ class Log:
     def _begin_anew(self, place: Place) -> Iterator[Command]:
         """The file was truncated: it stays known, whatever it is called by now, and what is in it comes next."""
         yield from self._empty(place)
-        yield Examine(place)
+        anew = self.of(place.file)
+        if anew is not None and anew.phase is Phase.DONE:
+            self._hold(anew, place)
+        else:
+            yield Examine(place)
 
     def _replace(self, generation: Generation, rest: Place | None, reason: str) -> Iterator[Command]:
         """Go on in the file that has the content now; or say that nothing has."""
@@ -654,18 +729,21 @@ class Log:
             after = self.of(rest.file)
             if after is None or (after.copy_of is None and self._is_missing(after)):
                 # That file was overwritten: what it held is looked for, too, and this is in it now.
-                after = self._add(rest, position, known.witness, Phase.DONE)
-            self._waiting.pop(rest.file, None)
+                after = self._add(rest, position, known.witness, Phase.DONE, instead_of=generation)
             self._copies.pop(rest.file, None)
             size = known.size if rest.codec else rest.size  # of its text
-            after.known = after.known._replace(path=rest.path, codec=rest.codec, witness=known.witness, size=size)
-            after.known = after.known._replace(done=True, copy_of="")
+            found = after.known._replace(path=rest.path, file=rest.file, codec=rest.codec, witness=known.witness)
+            after.known = found._replace(size=size, done=True, copy_of="")
             after.size = rest.size
             if after.phase in {Phase.DONE, Phase.STORED} or after.copy_of is not None:  # that may not be looked at yet
+                self._waiting.pop(rest.file, None)
                 after.phase, after.copy_of = Phase.DONE, None
                 if rest.codec or rest.size > position or self.stands(rest.file):
-                    after.position = position
-                    yield self._read(after)
+                    after.position, generation.phase = position, Phase.DONE
+                    yield from self._go_on(after, rest)
+                    if after.phase is Phase.HELD:  # stored before that which it replaces is forgotten
+                        after.known = after.known._replace(done=False)
+                        yield Keep(after)
                 else:
                     after.position = rest.size
                     yield Keep(after)
@@ -694,8 +772,11 @@ class Log:
     def _release(self) -> Iterator[Command]:
         if not (self._waiting or self._copies) or self._unsettled:
             return
+        yield from self._let_go()
         waiting, self._waiting = self._waiting, {}
-        copies, self._copies = self._copies, {}
+        copies: dict[FileId, tuple[Place, str]] = {}
+        if not self._has_unresolved:
+            copies, self._copies = self._copies, {}
         self._released = dict(waiting)
         for place in sorted(waiting.values(), key=lambda each: each.modified):
             yield Examine(place)

@@ -413,7 +413,8 @@ def _compressed_of(text: Text, originals: Iterable[Original]) -> Copy | None:
     """Whether a compressed file has the content of a known one. Its text is read forward, once."""
     with suppress(OSError):  # damaged, or not complete yet: its reader says so
         head = text.read(0, HEAD_BYTES)
-        for original in sorted(originals, key=lambda each: each.position):
+        # Another log may hold the same lines: what the file is called after comes first.
+        for original in sorted(originals, key=lambda each: (not each.akin, each.position)):
             witness = original.witness
             if witness is not None and witness.begins(head) and witness.ends(text):
                 return Copy(original.source, 0, sure=False)

@@ -12,6 +12,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Final, TypeAlias, cast
 
 from ingestd.logs import get_logger
+from ingestd.tail.facts import GONE, TRUNCATED
 from ingestd.tail.file_id import identify
 from ingestd.tail.known import stored_path
 from ingestd.tail.remote import Do, RemoteSource, mount_thread, remote_mount
@@ -34,6 +35,9 @@ SHORTEST_PAUSE: Final = 0.01
 
 UNWATCHED_INTERVAL: Final = 1.0
 """Seconds between two looks at files for which the kernel has no watch left."""
+
+REST_PATIENCE: Final = 5.0
+"""Seconds until the content of a file that is gone counts as found nowhere, and newer files are read."""
 
 _SHARE_OF_DESCRIPTORS: Final = 0.75
 """Of the descriptors that this process may have, files take no more than this share: the rest is for connections."""
@@ -62,6 +66,10 @@ class TailReader:
         self._mounts: dict[str, Do] = {}
         self._sources: dict[str, AnySource] = {}
         self._wakes: dict[AnySource, asyncio.TimerHandle] = {}
+        self._groups: dict[str, list[AnySource]] = {}
+        """What is open, by group, and for a while what was gone."""
+        self._cut_off: dict[AnySource, tuple[AnySource, asyncio.TimerHandle]] = {}
+        """Sources, and the ones before them, whose content is gone: if it is found elsewhere, it comes first."""
         self._unwatched: set[AnySource] = set()
         self._log = get_logger(__name__).bind(route=route.name)
         self._warned = False
@@ -92,11 +100,31 @@ class TailReader:
             if mount not in self._mounts:
                 self._mounts[mount] = mount_thread(mount)
             self._sources[found.source] = source = RemoteSource(self, assignment, self._mounts[mount])
-        earlier = None if found.after is None else self._sources.get(found.after)
+        self._line_up(source, found.group, found.rank)
+        return source
+
+    def _line_up(self, source: AnySource, group: str, rank: int) -> None:
+        """Have it wait for the source of its group that comes before it, and those wait that may miss what it has."""
+        others = [each for each in self._groups.get(group, ()) if _rank(each) != rank]  # it takes that one's place
+        self._groups[group] = [*others, source]
+        earlier = self._before(source)
         if earlier is not None:
             source.held_back = True
-            earlier.when_read(partial(self._let_go, source))
-        return source
+            earlier.when_read(partial(self._let_go, source, earlier))
+        for later in others:
+            if later not in self._cut_off or _rank(later) < rank:
+                continue
+            gone, timer = self._cut_off[later]
+            if _rank(gone) == rank and _ended(gone, TRUNCATED):
+                continue  # what is in that file now comes behind this, and before the later one
+            del self._cut_off[later]
+            timer.cancel()
+            source.when_read(partial(self._let_go, later, source))
+
+    def _before(self, source: AnySource) -> AnySource | None:
+        """The one of its group that comes directly before it."""
+        group, rank = source.assignment.found.group, _rank(source)
+        return max((each for each in self._groups.get(group, ()) if _rank(each) < rank), key=_rank, default=None)
 
     def _open_local(self, assignment: Assignment) -> TailSource:
         self._sources[assignment.found.source] = source = TailSource(self, assignment)
@@ -109,7 +137,20 @@ class TailReader:
             source.release()
         return source
 
-    def _let_go(self, source: AnySource) -> None:
+    def _let_go(self, source: AnySource, earlier: AnySource) -> None:
+        """The earlier one is read. If its content is gone, another file may have more of it, and comes first."""
+        if _ended(earlier, GONE, TRUNCATED):
+            self._cut_off[source] = earlier, self._loop.call_later(REST_PATIENCE, self._go_on, source, earlier)
+        else:
+            self._go_on(source, earlier)
+
+    def _go_on(self, source: AnySource, earlier: AnySource) -> None:
+        """Have it read, unless one came meanwhile that comes between the two."""
+        self._cut_off.pop(source, None)
+        between = self._before(source)
+        if between not in {None, earlier} and _rank(between) >= _rank(earlier):
+            between.when_read(partial(self._let_go, source, between))
+            return
         source.held_back = False
         self.wake(source, 0)
 
@@ -227,10 +268,23 @@ class TailReader:
         """See `ingestd.tail.source.Owner.closed`."""
         if self._sources.get(source.name) is source:
             del self._sources[source.name]
+        if source in self._cut_off:
+            self._cut_off.pop(source)[1].cancel()
+        if not _ended(source, GONE):
+            self._leave_group(source)
+        elif source in self._groups.get(source.assignment.found.group, ()):  # what is opened next waits, too
+            self._loop.call_later(REST_PATIENCE, self._leave_group, source)
         self._rest(source)
         self._unwatched.discard(source)
         if self._inotify is not None:
             self._inotify.drop(source)
+
+    def _leave_group(self, source: AnySource) -> None:
+        group = source.assignment.found.group
+        if source in self._groups.get(group, ()):
+            self._groups[group].remove(source)
+            if not self._groups[group]:
+                del self._groups[group]
 
     # What the kernel tells, and what a look shows.
 
@@ -260,6 +314,7 @@ class TailReader:
 
     def close(self) -> None:
         """Close what is still open, the watches, and the timers. Safe to call twice."""
+        self._groups.clear()
         for source in [*self._sources.values()]:
             source.close()
         while self._mounts:
@@ -267,6 +322,14 @@ class TailReader:
         self._timer.cancel()
         if self._inotify is not None:
             self._inotify.close()
+
+
+def _rank(source: AnySource) -> int:
+    return source.assignment.found.rank
+
+
+def _ended(source: AnySource, *kinds: str) -> bool:
+    return source.finished is not None and source.finished.kind in kinds
 
 
 def _opened(descriptor_of: Callable[[str, int], int], place: int, path: str) -> int:

@@ -45,18 +45,25 @@ _DATE: Final = re.compile(
 )
 """A day, with a time or without, as rotation adds it to a name."""
 
+_COUNT: Final = re.compile(r"[-._](\d+)(?=[-._]|$)")
+"""What follows a date where there are several files of one date."""
 
-def date_of(path: str) -> tuple[str, str] | None:
-    """The day and time in a file's name, digits only, after the rest of the path, without the ending of compression.
 
-    ("/d/0.log.", "20260101120000") of /d/0.log.20260101-120000.gz. None: there is no date in the name.
+def date_of(path: str) -> tuple[str, tuple[str, int]] | None:
+    """What a path is without the date in its name, and that date. None: there is no date in the name.
+
+    The date is its digits, with the time if there is one, and the number that follows it, else 0. Of
+    /d/0.log.20260101-120000.gz: ("/d/0.log.", ("20260101120000", 0)). Of /d/app-2026-01-01.12.log: ("/d/app-.log",
+    ("20260101", 12)).
     """
     directory, name = os.path.split(_plain(path))
     date = _DATE.search(name)
     if date is None:
         return None
-    rest = os.path.join(directory, name[: date.start()] + name[date.end() :])
-    return rest, re.sub(r"\D", "", date[0])
+    count = _COUNT.match(name, date.end())
+    end = date.end() if count is None else count.end()
+    rest = os.path.join(directory, name[: date.start()] + name[end:])
+    return rest, (re.sub(r"\D", "", date[0]), 0 if count is None else int(count[1]))
 
 
 def codec_of(name: str) -> str:

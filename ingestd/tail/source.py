@@ -31,6 +31,10 @@ Kind: TypeAlias = Literal["taken", "concluded", "deleted", "truncated", "gone", 
 CHUNKS_PER_READ: Final = 8
 """How many times `into` is filled in one `read` to find the end of a line; then others get their turn."""
 
+_HELD_UP: Final = 1.0
+"""Seconds without a read after which reading seems to be held up. From then on `unread` notes what comes, so that it
+counts as lost if it goes unread."""
+
 IN_THE_MAKING: Final = 60.0
 """Seconds without a change after which a compressed file that ends too early is damaged, and one that grew does so no
 more, for now."""
@@ -113,9 +117,11 @@ class TailSource:
             return 0
         if self._text is not None:
             with suppress(OSError):  # a stale handle: the next read says so
+                if self._text.size > self._most and time.monotonic() - self.news_at > _HELD_UP:
+                    self._unchanged(self._text)
                 self._size = self._text.size
-        end = self._size if self._until is None else min(self._size, self._until)
-        return max(0, end - self._position)
+        end = max(self._size, self._most)  # what was cut off may be in a copy
+        return max(0, (end if self._until is None else min(end, self._until)) - self._position)
 
     @property
     def deleted(self) -> bool:

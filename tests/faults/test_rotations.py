@@ -13,6 +13,7 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import psutil
 import pytest
 from harness.programs import program
 from harness.rotators import (
@@ -30,6 +31,8 @@ from harness.rotators import (
     repoint,
 )
 from harness.trial import Trial
+
+from ingestd.tail.reader import REST_PATIENCE
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -611,7 +614,14 @@ def of_own_broker(
 ) -> Iterator[tuple[Trial, BrokerProcess]]:
     """A daemon that runs on `*.log`, and a broker that is its own, to be killed."""
     broker = broker_process()
-    made = Trial(tmp_path, servers=broker.servers, topic="lines", paths=[f"{logs}/*.log"], daemon={"drain_timeout": 1})
+    made = Trial(
+        tmp_path,
+        servers=broker.servers,
+        topic="lines",
+        paths=[f"{logs}/*.log"],
+        partition="file",
+        daemon={"drain_timeout": 1},
+    )
     with made as trial:
         trial.start()
         yield trial, broker
@@ -687,3 +697,38 @@ def test_a_log_that_was_truncated_before_it_was_read_is_a_loss_that_is_said(
     broker.start()
     trial.start()
     check_said(trial, writer.path, "truncated")
+
+
+@pytest.mark.parametrize("restarted", [False, True])
+def test_what_is_compressed_in_an_outage_comes_before_newer_lines_though_the_workers_die(
+    of_own_broker: tuple[Trial, BrokerProcess], logs: Path, *, restarted: bool
+) -> None:
+    """New workers can read nothing before the broker answers. Meanwhile they find out that the file is gone."""
+    trial, broker = of_own_broker
+    writers = [Writer(trial.judge, logs / f"{name}.log") for name in ("app", "web", "job")]
+    for writer in writers:
+        writer.write(50)
+    trial.settle().check()
+    broker.kill()
+    for writer in writers:
+        writer.write(50)
+    if restarted:
+        trial.stop()
+        trial.judge.started()
+        trial.daemon.start()  # it gets ready once the broker answers
+        trial.daemon.until(lambda: len(trial.events("sources found")) == 2, "the files are found", 20)
+        trial.judge.ready()
+    for writer in writers:
+        rename(writer)
+        compress(writer.path.with_name(f"{writer.path.name}.1"))
+        writer.write(20)
+    trial.daemon.until(
+        lambda: 'ingestd_sources{route="logs"} 6.0' in trial.daemon.metrics(), "the new files are found too", 20
+    )
+    for worker in psutil.Process(trial.daemon.pid).children():
+        worker.kill()
+    time.sleep(REST_PATIENCE + 2)  # longer than a file waits for the rest of the one before
+    broker.start()
+    verdict = trial.settle()
+    verdict.check()
+    assert verdict.overtaken == 0

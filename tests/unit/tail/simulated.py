@@ -855,6 +855,7 @@ class Reader:
         found = followed.found
         self.source = found.source
         self.generation = followed.generation
+        self.group, self.rank = found.group, found.rank
         self.known = Known.from_detail(found.detail)
         self.entry: Dentry | None = None
         self.position = self.acknowledged = found.position
@@ -1210,7 +1211,7 @@ class Machine:
         self.readers.clear()
         self.inbox.clear()
         self.outbox.clear()
-        for held in self.followed.values():
+        for held in sorted(self.followed.values(), key=lambda each: each.found.rank):
             held.generation = next(self._generations)
             self.inbox.append(("open", replace(held)))
 
@@ -1221,7 +1222,7 @@ class Machine:
         self.followed[found.source] = _Followed(index, found, next(self._generations))
         self.changed[index, found.source] = StoredPosition(found.source, found.position, found.detail)
         self.telling.append(("open", found.source))
-        self.said(f"read {found.source} from {found.position} after {found.after} last={found.last} {found.detail}")
+        self.said(f"read {found.source} from {found.position} rank {found.rank} last={found.last} {found.detail}")
 
     def concluded(self, source: str) -> None:
         held = self.followed.get(source)
@@ -1277,9 +1278,12 @@ class Machine:
             assert isinstance(what, _Followed)
             reader = self.readers[what.found.source] = Reader(self, what)
             reader.open()
-            earlier = None if what.found.after is None else self.readers.get(what.found.after)
-            if earlier is not None and reader.finished is None:
-                earlier.when_read(reader)
+            if reader.finished is None:
+                older = [
+                    each for each in self.readers.values() if each.group == reader.group and each.rank < reader.rank
+                ]
+                if older:
+                    max(older, key=lambda each: each.rank).when_read(reader)
         return bool(messages)
 
     def report(self) -> bool:

@@ -543,6 +543,114 @@ async def test_what_is_compressed_a_rotation_later_is_read_in_the_order_of_dates
     await follower.reads(*map(str, range(6)))
 
 
+@pytest.mark.parametrize("restarts", [1, 2])
+@pytest.mark.parametrize("packed", [(3, 2), (3, 1), (2,)])
+async def test_known_files_are_read_in_order_whichever_were_compressed_while_we_were_down(
+    follow: Any, log: Any, packed: tuple[int, ...], restarts: int
+) -> None:
+    # The brokers are away, so that nothing of them is sent. `delaycompress`: the newest rotated one is as it was.
+    follower = follow("a.log")
+    append(log, "1")
+    await follower.settle()
+    append(log, "2")
+    follower.restart()
+    follower.unopened = []
+    await follower.begin()
+    for number in range(3, 6):
+        shift(log)
+        append(log, str(number))
+        await follower.until(lambda: len(follower.found) == 1 + len([*log.parent.iterdir()]))  # the first one twice
+    paths = {path.stat().st_ino: str(path) for path in log.parent.iterdir()}
+    for name, stored in list(follower.stored.items()):  # as their readers report it
+        detail = {**stored.detail, "path": paths[stored.detail["inode"]]}
+        follower.stored[name] = StoredPosition(name, stored.position, detail)
+    follower.stop()
+    for number in packed:
+        compress(log.with_name(f"a.log.{number}"))
+    append(log, "6")
+    follower.start()
+    for _ in range(restarts - 1):
+        assert len(await follower.scan()) == 4
+        follower.restart()
+    follower.unopened = None
+    await follower.reads(*"123456")
+    assert not follower.losses
+
+
+@pytest.mark.parametrize("rotated_again", [False, True])
+async def test_files_met_compressed_are_read_in_order_also_when_we_restart_before_that(
+    follow: Any, log: Any, rotated_again: bool
+) -> None:
+    # The brokers are away, so that nothing of them is sent before the second start.
+    append(log, "1")
+    follower = follow("a.log")
+    await follower.settle()
+    follower.stop()
+    for number in range(2, 5):
+        shift(log)
+        append(log, str(number))
+    for number in (3, 2, 1):
+        compress(log.with_name(f"a.log.{number}"))
+    follower.start()
+    follower.unopened = []
+    assert len(await follower.scan()) == 4
+    follower.stop()
+    if rotated_again:
+        log.rename(log.with_name("a.log.0"))
+        append(log, "5")
+        compress(log.with_name("a.log.0"))
+    follower.start()
+    follower.unopened = None
+    await follower.reads(*"12345"[: 4 + rotated_again])
+    assert not follower.losses
+
+
+async def test_what_is_copied_and_truncated_twice_before_it_is_acknowledged_is_read_in_order(
+    follow: Any, log: Any
+) -> None:
+    append(log, "0" * 20)
+    follower = follow("a.log")
+    await follower.settle()
+    append(log, "1")
+    (source,) = follower.sources
+    follower.sources[source].look()
+    assert follower.read(source)
+    copytruncate(log, log.with_name("a.log.1"))
+    follower.sources[source].look()
+    append(log, "2")
+    log.with_name("a.log.1").rename(log.with_name("a.log.2"))
+    compress(log.with_name("a.log.2"))
+    copytruncate(log, log.with_name("a.log.1"))
+    append(log, "3")
+    await follower.reads("0" * 20, "1", "2", "3")
+    assert not follower.losses
+
+
+@pytest.mark.parametrize("restarts", [1, 2])
+async def test_copies_made_while_we_were_down_come_before_what_is_in_the_file(
+    follow: Any, log: Any, restarts: int
+) -> None:
+    append(log, "1" * 20)
+    follower = follow("a.log")
+    await follower.settle()
+    follower.stop()
+    append(log, "1")
+    for number in (3, 2, 1):
+        copytruncate(log, log.with_name(f"a.log.{number}"))
+        append(log, str(5 - number))
+    follower.start()
+    for _ in range(restarts - 1):
+        follower.unopened = []
+        await follower.scan()
+        follower.restart()
+    follower.unopened = []
+    found = await follower.scan()
+    assert sorted(found, key=lambda each: each.rank) == found
+    follower.open_all()
+    await follower.reads("1" * 20, *"1234")
+    assert not follower.losses
+
+
 async def test_a_file_that_went_where_nobody_looks_is_said_to_be_lost(follow: Any, log: Any) -> None:
     log.with_name("old").mkdir()
     follower = follow("a.log")
@@ -1150,6 +1258,35 @@ async def test_who_dies_within_a_copy_is_followed_by_one_that_reads_it_to_its_en
     await follower.settle()
     assert set(follower.texts) == {line.encode() for line in [*lines, "two"]}
     assert len(follower.texts) == len(lines) + 1 + len(follower.repeatable)
+    assert not follower.losses
+
+
+@pytest.mark.parametrize("rotations", [1, 2])
+async def test_what_was_compressed_before_it_was_acknowledged_comes_first_when_the_worker_dies(
+    follow: Any, log: Any, rotations: int
+) -> None:
+    append(log, "0")
+    follower = follow("a.log")
+    await follower.settle()
+    append(log, "1")
+    for number in range(rotations):
+        shift(log)
+        append(log, str(number + 2))
+        found = len(follower.found)
+        async with asyncio.timeout(20):
+            while len(follower.found) == found:
+                for name, source in follower.sources.items():
+                    source.look()
+                    follower.read(name)
+                await asyncio.sleep(0.01)
+        for name, source in follower.sources.items():  # as the worker reports
+            stored = follower.stored[name]
+            follower.stored[name] = StoredPosition(name, stored.position, dict(source.detail()))
+    for number in range(1, rotations + 1):
+        compress(log.with_name(f"a.log.{number}"))
+    follower.lines.clear()
+    follower.restart_worker()
+    await follower.reads(*map(str, range(1, rotations + 2)))
     assert not follower.losses
 
 
@@ -1942,6 +2079,40 @@ async def test_what_waits_for_a_file_system_that_is_not_there_is_said(follow: An
     away.rename(logs)
     await follower.settle()
     assert str(other / "a.log") not in follower.present_troubles
+
+
+@pytest.mark.parametrize("rotate", [shift, lambda log: copytruncate(log, log.with_name("a.log.1"))])
+async def test_a_log_goes_on_while_the_disk_with_an_older_file_of_it_is_away(
+    follow: Any, tmp_path: Path, rotate: Callable[[Path], None]
+) -> None:
+    """Each new file of the log waited until that disk was there."""
+    log, old, away = tmp_path / "logs" / "a.log", tmp_path / "old", tmp_path / "not mounted"
+    log.parent.mkdir()
+    old.mkdir()
+    append(log, "1")
+    follower = follow("logs/a.log", rotated=(f"{old}/*",), rescan_interval=0.05)
+    await follower.settle()
+    follower.stop()
+    append(log, "2")
+    log.rename(old / "a.log.1")
+    append(log, "3")
+    follower.start()
+    follower.unopened = []
+    assert len(await follower.scan()) == 2
+    follower.stop()
+    for name, stored in follower.stored.items():
+        if stored.detail["path"].startswith(str(old)):  # as if its file system were not there
+            follower.stored[name] = replace(stored, detail={**stored.detail, "device": 1, "volume": "aa"})
+    old.rename(away)
+    follower.start()
+    follower.unopened = None
+    await follower.reads("1", "3")
+    rotate(log)
+    append(log, "4")
+    await follower.reads("1", "3", "4")
+    away.rename(old)
+    await follower.reads("1", "3", "4", "2")
+    assert not follower.losses
 
 
 async def test_a_file_that_was_compressed_before_it_was_seen_did_not_vanish(follow: Any, tmp_path: Path) -> None:

@@ -39,7 +39,7 @@ from ingestd.tail.facts import (
     Sought,
 )
 from ingestd.tail.file_id import FileId
-from ingestd.tail.known import Known, Sample, Witness
+from ingestd.tail.known import Known, Sample, Witness, birth_of
 from ingestd.tail.log import Log
 
 PATH = "/d/app.log"
@@ -480,3 +480,54 @@ def test_a_backup_of_an_earlier_run_that_was_overwritten_is_read_though_nobody_l
     assert "1" in {each.generation.source for each in did if isinstance(each, Forget)}
     assert not [each for each in log.step(Examined(new, plain(20))) if isinstance(each, Read)]
     assert log.of(new.file) is read
+
+
+def test_a_known_file_waits_for_older_ones_until_it_is_known_that_they_are_not_to_be_had_now() -> None:
+    log = log_with(known(7, 5, f"{PATH}.1")._replace(size=9), known(8, 5))
+    assert log.step(Seen(place(8, 9), here=True)) == []
+    assert log.waiting == (PATH,)
+    assert [each.generation.source for each in log.step(Listed()) if isinstance(each, Seek)] == ["0"]
+    (read,) = log.step(Sought("0", unavailable=True))
+    assert isinstance(read, Read)
+    assert read.generation.source == "1"
+
+
+def test_what_replaces_a_known_file_waits_too_and_is_stored_before_that_one_is_forgotten() -> None:
+    log = log_with(known(7, 5, f"{PATH}.2"), known(8, 5, f"{PATH}.1"), known(9, 5))
+    log.step(Listed())
+    kept, forgotten = log.step(Sought("1", rest=place(11, 20, f"{PATH}.1")))
+    assert isinstance(kept, Keep)
+    assert isinstance(forgotten, Forget)
+    assert (kept.generation.position, kept.generation.known.done, forgotten.generation.source) == (5, False, "1")
+    reads = log.step(Sought("0", rest=place(12, 20, f"{PATH}.2")))
+    assert [each.generation.known.file.inode for each in reads if isinstance(each, Read)] == [12]
+    reads = log.step(Sought("2", place(9, 5), intact=True))
+    assert [each.generation.known.file.inode for each in reads if isinstance(each, Read)] == [11, 9]
+
+
+def test_what_is_in_a_file_that_was_truncated_and_then_renamed_comes_before_the_next_file() -> None:
+    """Nobody heard of it until the next file was read: it came behind that one's lines."""
+    log = Log(PATH)
+    (first,) = (each for each in log.step(Examined(place(7, 10), plain(10))) if isinstance(each, Read))
+    log.step(Seen(place(7, 4, f"{PATH}.1"), here=False))
+    log.step(Seen(place(8, 3), here=True))
+    (latest,) = (each for each in log.step(Examined(place(8, 3), plain(3))) if isinstance(each, Read))
+    source, copy, renamed = first.generation.source, place(9, 10, f"{PATH}.2"), place(7, 4, f"{PATH}.1")
+    log.step(Ended(source, End(TRUNCATED, PATH, 0, 10), known(7, 10)))
+    for each in (source, latest.generation.source):
+        log.step(Sought(each, renamed if each is source else place(8, 3), rest=copy if each is source else None))
+    commands = log.step(Examined(renamed, plain(4)))
+    (again,) = (each for each in commands if isinstance(each, Read))
+    assert [each.known.file.inode for each in log.generations] == [9, 7, 8]
+    assert log.generations == sorted(log.generations, key=lambda each: birth_of(each.source))
+    assert again.generation is log.generations[1]
+
+
+@pytest.mark.parametrize(("size", "cut"), [(9, False), (8, True)])
+def test_a_file_that_is_shorter_than_it_was_in_the_last_run_is_compared_before_it_is_read(
+    size: int, *, cut: bool
+) -> None:
+    """It had 9 bytes, 5 of which were delivered. What was in it next was renamed, compressed, and never looked for."""
+    log = log_with(known(7, 9))
+    commands = log.step(Seen(place(7, size), here=True))
+    assert [type(each) for each in commands] == [Seek if cut else Read]

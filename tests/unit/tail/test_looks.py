@@ -304,6 +304,16 @@ def test_a_compressed_file_may_be_what_became_of_a_known_one(looks: Looks, log: 
     assert examine(looks, packed, known, codec="gz") == Copy("o", 0, sure=False)
 
 
+def test_of_two_logs_with_the_same_lines_a_compressed_file_is_of_the_one_it_is_called_after(
+    looks: Looks, log: Path
+) -> None:
+    packed = log.with_name("a.log.1.gz")
+    packed.write_bytes(gzip.compress(log.read_bytes()))
+    own = original(log, 8)
+    another = replace(original(log, 4), source="another", akin=False)
+    assert examine(looks, packed, another, own, codec="gz") == Copy("o", 0, sure=False)
+
+
 # Copies
 
 

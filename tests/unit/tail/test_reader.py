@@ -202,9 +202,9 @@ async def test_a_later_source_waits_until_what_the_earlier_one_held_is_read(read
     reads = reading()
     later = log.with_name("b.log")
     append(later, b"two\n")
-    first = reads.open(log)
+    first = reads.open(log, group="g", rank=1)
     append(log, b"late ")
-    second = reads.open(later, after="a.log")
+    second = reads.open(later, group="g", rank=2)
     append(log, b"lines\n")
     assert take(second) is None
     reads.readied.clear()
@@ -217,7 +217,8 @@ async def test_a_line_without_end_holds_no_later_source_up(reading: Any, log: An
     reads = reading()
     append(log, b"half")
     append(log.with_name("b.log"), b"two\n")
-    first, second = reads.open(log), reads.open(log.with_name("b.log"), after="a.log")
+    first = reads.open(log, group="g", rank=1)
+    second = reads.open(log.with_name("b.log"), group="g", rank=2)
     assert take(first) == b"one\n"
     assert take(second) is None
     assert take(first) is None
@@ -228,29 +229,33 @@ async def test_what_is_cut_off_is_not_waited_for(reading: Any, log: Any) -> None
     reads = reading()
     append(log, b"two\n")
     append(log.with_name("b.log"), b"three\n")
-    first, second = reads.open(log), reads.open(log.with_name("b.log"), after="a.log")
+    first = reads.open(log, group="g", rank=1)
+    second = reads.open(log.with_name("b.log"), group="g", rank=2)
     os.truncate(log, 4)
     assert take(first) == b"one\n"
     assert take(first) is None
     assert take(second) == b"three\n"
 
 
-@pytest.mark.parametrize("how", ["truncated", "closed", "read before", "not open", "bad sector"])
+@pytest.mark.parametrize("how", ["truncated", "closed", "read before", "another group", "bad sector"])
 async def test_nothing_is_waited_for_that_will_not_come(
     reading: Any, log: Any, how: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr(reader_module, "REST_PATIENCE", 0.01)
     reads = reading()
     append(log.with_name("b.log"), b"two\n")
     append(log, b"more\n")
-    first = reads.open(log, 4)
+    first = reads.open(log, 4, group="g", rank=1)
     if how == "read before":
         take(first)
-    second = reads.open(log.with_name("b.log"), after="c.log" if how == "not open" else "a.log")
+    second = reads.open(log.with_name("b.log"), group="another" if how == "another group" else "g", rank=2)
     if how == "truncated":
         assert take(second) is None
         os.truncate(log, 3)
         assert take(first) is None
         assert first.finished.kind == "truncated"
+        assert take(second) is None, "the rest may be found"
+        await reads.heard("b.log")
     elif how == "closed":
         assert take(second) is None
         first.close()
@@ -264,6 +269,71 @@ async def test_nothing_is_waited_for_that_will_not_come(
             with pytest.raises(OSError, match="Input/output"):
                 take(first)
     assert take(second) == b"two\n"
+
+
+@pytest.mark.parametrize("closed", [False, True])
+@pytest.mark.parametrize("newer", [False, True])
+async def test_what_has_the_rest_of_a_file_that_is_gone_comes_before_what_waited_for_that(
+    reading: Any, log: Any, newer: bool, closed: bool
+) -> None:
+    """In an outage a rotated file was compressed, then the worker died: its lines came behind newer ones."""
+    reads = reading()
+    packed, later, latest = (log.with_name(name) for name in ("a.log.1", "b.log", "c.log"))
+    for path, line in ((packed, b"one\nrest\n"), (later, b"two\n"), (latest, b"three\n")):
+        append(path, line)
+    known = known_of(log)._replace(size=9)
+    log.unlink()
+    first = reads.open(log, 4, known=known, group="g", rank=1)
+    if closed:
+        first.close()
+    second = reads.open(later, group="g", rank=2)
+    third = reads.open(latest, group="g", rank=3) if newer else None  # that is no rest of anything
+    rest = reads.open(packed, 4, group="g", rank=1)
+    assert take(second) is None
+    assert third is None or take(third) is None
+    assert take(rest) == b"rest\n"
+    assert take(second) == b"two\n"
+    assert third is None or take(third) == b"three\n"
+
+
+@pytest.mark.parametrize("rest_first", [False, True])
+async def test_what_is_in_a_truncated_file_that_was_renamed_comes_before_what_waited_for_its_rest(
+    reading: Any, log: Any, rest_first: bool
+) -> None:
+    """It was copied, truncated and renamed in an outage; then the worker died."""
+    reads = reading()
+    copied, renamed, latest = (log.with_name(name) for name in ("a.log.2", "a.log.1", "b.log"))
+    for path, line in ((copied, b"one\nrest\n"), (renamed, b"two\n"), (latest, b"three\n"), (log, b"rest\n")):
+        append(path, line)
+    first = reads.open(log, 4, group="g", rank=1)
+    third = reads.open(latest, group="g", rank=5)
+    os.truncate(log, 3)
+    assert take(first) is None
+    assert first.finished.kind == "truncated"
+    rest = reads.open(copied, 4, group="g", rank=1)
+    if rest_first:
+        assert take(rest) == b"rest\n"
+    assert take(third) is None
+    second = reads.open(renamed, group="g", rank=3)
+    assert rest_first or take(rest) == b"rest\n"
+    assert take(third) is None
+    assert take(second) == b"two\n"
+    assert take(third) == b"three\n"
+
+
+async def test_one_that_comes_between_two_is_read_between_them(reading: Any, log: Any) -> None:
+    reads = reading()
+    middle, last = log.with_name("b.log"), log.with_name("c.log")
+    append(middle, b"two\n")
+    append(last, b"three\n")
+    first = reads.open(log, group="g", rank=1)
+    third = reads.open(last, group="g", rank=3)
+    second = reads.open(middle, group="g", rank=2)
+    assert take(third) is None
+    assert take(first) == b"one\n"
+    assert take(third) is None
+    assert take(second) == b"two\n"
+    assert take(third) == b"three\n"
 
 
 # News

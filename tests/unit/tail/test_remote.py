@@ -117,8 +117,8 @@ async def test_an_error_of_the_server_is_raised_by_read_and_the_next_read_tries_
 
 async def test_one_is_read_behind_the_other(reads: Reads, log: Any) -> None:
     append(log.with_name("b.log"), b"two\n")
-    first = reads.open(log)
-    second = reads.open(log.with_name("b.log"), after="a.log")
+    first = reads.open(log, group="g", rank=1)
+    second = reads.open(log.with_name("b.log"), group="g", rank=2)
     second_taken = asyncio.ensure_future(reads.take(second))
     await asyncio.sleep(0.05)
     assert not second_taken.done()

@@ -134,15 +134,18 @@ def test_a_name_belongs_to_families_from_the_widest_to_the_narrowest(name: str, 
 @pytest.mark.parametrize(
     ("path", "date"),
     [
-        ("/d/0.log.20260101-120001.gz", ("/d/0.log.", "20260101120001")),
-        ("/d/0.log.20260101-120001", ("/d/0.log.", "20260101120001")),
-        ("/d/app-2026-01-31.log.gz", ("/d/app-.log", "20260131")),
-        ("/d/app__2026-11-28_03-51-57.log", ("/d/app__.log", "20261128035157")),
+        ("/d/0.log.20260101-120001.gz", ("/d/0.log.", ("20260101120001", 0))),
+        ("/d/0.log.20260101-120001", ("/d/0.log.", ("20260101120001", 0))),
+        ("/d/0.log.20260101-120001.0012.gz", ("/d/0.log.", ("20260101120001", 12))),
+        ("/d/app-2026-01-31.log.gz", ("/d/app-.log", ("20260131", 0))),
+        ("/d/app-2026-01-31.2.log.gz", ("/d/app-.log", ("20260131", 2))),
+        ("/d/app-2026-01-31-10.log", ("/d/app-.log", ("20260131", 10))),
+        ("/d/app__2026-11-28_03-51-57.log", ("/d/app__.log", ("20261128035157", 0))),
         ("/2026-01-01/app.log", None),
         ("/d/app.log.1", None),
         ("/d/app-123420260101.log", None),
         ("/d/app-20269901.log", None),
     ],
 )
-def test_a_date_in_a_name_is_known(path: str, date: tuple[str, str] | None) -> None:
+def test_a_date_in_a_name_is_known(path: str, date: tuple[str, tuple[str, int]] | None) -> None:
     assert date_of(path) == date
