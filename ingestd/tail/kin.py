@@ -146,15 +146,17 @@ class Kin:
         called_so = {log.path for log in logs if self._is_called(log, names)}
         ends = tuple(f"/{name}" for name in names)
 
-        def so_called(log: Log, generations: Sequence[Generation]) -> Sequence[Generation]:
-            if len(logs) <= _STRANGERS_MOST or log.path in called_so:
-                return generations
-            return [each for each in generations if each.known.path.endswith(ends)]
+        def possible(of: Callable[[Log], Sequence[Generation]]) -> Iterator[tuple[Log, Generation]]:
+            for log in logs:
+                all_names = len(logs) <= _STRANGERS_MOST or log.path in called_so
+                for each in of(log):
+                    if _may_be_copied(each, log, place.file) and (all_names or each.known.path.endswith(ends)):
+                        yield log, each
 
         # Several logs may have one generation. What its own log is called decides then, so that comes last.
-        pairs = [(log, each) for log in logs for each in so_called(log, self._linked(log))]
-        pairs += [(log, each) for log in logs for each in so_called(log, log.generations) if not apart(each)]
-        found = {each.source: (log, each) for log, each in pairs if _may_be_copied(each, log, place.file)}
+        found = {each.source: (log, each) for log, each in possible(self._linked)}
+        own = possible(lambda log: log.generations)
+        found |= {each.source: (log, each) for log, each in own if not apart(each)}
         of = {log for log, _ in found.values()}
         rotated = {log for log in of if any(is_rotated_from(log.path, path) for path in paths)}
 

@@ -60,6 +60,8 @@ class Changes:
     """Known files that were renamed, and their new paths."""
     arrived: dict[str, None] = field(default_factory=dict)
     """Logs beside which a file came, renamed from where nobody watches, that is called like a rotation."""
+    copied: dict[str, None] = field(default_factory=dict)
+    """Logs of which a copy, perhaps, came and went before it was looked at. What it was compressed to is there."""
 
 
 class Names:
@@ -296,6 +298,8 @@ class Names:
                 changes.looks[path] = None
             elif name.file is not None:
                 changes.deleted.append((name.file, path))
+            elif name.copy:
+                changes.copied[name.log] = None
             return
         if not self._unseen(name):
             if name.file is not None and not name.fresh:

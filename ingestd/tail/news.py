@@ -241,6 +241,7 @@ class News:
                 owned.finder.renamed(owned.generation, path)
         self._due.deleted += changes.deleted
         self._unseen.arrive(changes.arrived)
+        self._unseen.miss_copies(changes.copied)
 
     def _changed_self(self, directory: str, mask: int) -> None:
         if mask & ATTRIBUTES:  # most likely it is the same one, of which no event is to be missed

@@ -69,12 +69,15 @@ class VanishedFiles:
 
     def note(self, vanished: Vanished, logs: Sequence[Log], until: float) -> None:
         """A file vanished. `logs`: those that search for it. `until`: how long it is waited for; a steady clock."""
-        self._unsought.update(log for log in logs if log.restless)
         found = next((log for log in logs if self._spare[log]), None)
         if found is None:
             self._missing.append(_Missing(vanished, logs, until))
         else:
             self._spare[found] -= 1
+
+    def seek_later(self, log: Log) -> None:
+        """A log is to search once it looks for nothing else."""
+        self._unsought.add(log)
 
     def met(self, file: FileId) -> None:
         """This file is known now: it did not vanish."""
@@ -190,8 +193,14 @@ class Unseen:
         paths = dict.fromkeys((vanished.log, *rotated_from(vanished.path)))
         logs = [self._logs[path] for path in paths if path in self._logs and self._logs[path].generations]
         self.vanished.note(vanished, logs, time.monotonic() + PATIENCE)
-        for log in logs:  # what it was compressed to before it could be opened is there perhaps
+        self._search_compressed(logs)
+
+    def _search_compressed(self, logs: Iterable[Log]) -> None:
+        """Of these logs, files were compressed before they could be opened, perhaps."""
+        for log in logs:
             busy = log.restless
+            if busy:
+                self.vanished.seek_later(log)
             self._apply(log, Missed(self.all_known))
             if not busy:
                 self._apply(log, Listed())
@@ -200,6 +209,10 @@ class Unseen:
         """A file that was seen, and not read yet, went with its directory; unless it is known by now, elsewhere."""
         if vanished.file is not None and self._files.find(vanished.file) is None:
             self.vanish(vanished)
+
+    def miss_copies(self, logs: Iterable[str]) -> None:
+        """Copies of these logs came and went, perhaps, before anybody looked at them."""
+        self._search_compressed([self._logs[path] for path in logs if path in self._logs])
 
     def arrive(self, logs: Iterable[str]) -> None:
         """Files came beside these logs, from where nobody watches."""

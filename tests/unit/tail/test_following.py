@@ -252,6 +252,21 @@ async def test_generations_that_are_compressed_before_they_are_seen_are_read_and
     assert not follower.losses
 
 
+async def test_a_copy_that_is_compressed_before_anybody_looked_is_read(follow: Any, log: Any) -> None:
+    """Of a log that is new itself: nobody knows that it was truncated."""
+    append(log, "1")
+    follower = follow("a.log")
+    await follower.settle()
+    log.rename(log.with_name("a.log.2"))
+    append(log, "2")
+    copytruncate(log, log.with_name("a.log.1"))
+    for number in (1, 2):
+        compress(log.with_name(f"a.log.{number}"))
+    append(log, "and 3")
+    await follower.reads("1", "2", "and 3", ordered=False)
+    assert not follower.losses
+
+
 async def test_a_generation_that_came_and_went_for_good_is_said(follow: Any, log: Any) -> None:
     follower = follow("a.log")
     append(log, "one")

@@ -81,6 +81,15 @@ def test_a_copy_beside_a_log_of_which_nothing_is_read_is_looked_at_wherever_it_i
     assert names.heard([(first, CREATED, 0), (f"{PATH}.1.gz", CREATED, 0)]).looks == {}
 
 
+def test_a_copy_that_came_and_went_before_it_was_looked_at_is_told_with_its_log() -> None:
+    names = Names(lambda path: path if path == PATH else None, lambda _: False)
+    names.heard([(PATH, CREATED, 0)])
+    changes = names.heard([(f"{PATH}.1", CREATED, 0), (f"{PATH}.1", DELETED, 0)])
+    assert (changes.copied, changes.vanished) == ({PATH: None}, [])
+    names.looked(f"{PATH}.2", PATH, FILE)
+    assert not names.heard([(f"{PATH}.2", DELETED, 0)]).copied
+
+
 def test_a_copy_beside_a_log_that_was_listed_just_now_is_looked_at() -> None:
     names = Names(lambda path: path if path == PATH else None, lambda _: False)
     names.listed = {PATH}

@@ -82,7 +82,7 @@ def test_a_file_that_is_known_after_all_did_not_vanish() -> None:
 
 def test_a_log_that_was_busy_when_a_file_vanished_searches_again() -> None:
     files, (log, source) = VanishedFiles(), searching()
-    files.note(Vanished(PATH, PATH), [log], LATE)
+    files.seek_later(log)
     log.step(Missed())
     assert files.take_unsought() == []
     log.step(Sought(source, Place(PATH, file(7), 0, 100), intact=True))
