@@ -118,7 +118,7 @@ def test_a_topic_that_is_deleted_on_the_target_is_said_loudly_and_copied_again(k
     daemon = mirror("deleted", topics=[name])
     daemon.start_ready()
     copied_to_the_end(daemon, 2)
-    west.delete_topic(f"east.{name}")
+    west.delete_topic(f"east.{name}", made_anew=True)
     daemon.until(lambda: daemon.status()["routes"][0]["records"] == 2000, "all is copied again", 60)
     produce(kafka.servers, name, [b"%d" % number for number in range(1000, 1100)], partitions=2)
     daemon.until(lambda: daemon.status()["routes"][0]["records"] == 2100, "what is new is copied", 60)
@@ -153,7 +153,7 @@ def test_a_topic_that_is_deleted_on_the_target_under_load_has_all_records_afterw
     writer.start()
     try:
         daemon.until(lambda: daemon.status()["routes"][0]["records"] > 2000, "it copies", 60)
-        west.delete_topic(f"east.{name}")
+        west.delete_topic(f"east.{name}", made_anew=True)
         daemon.until(lambda: "was deleted on the target" in daemon.log.read_text(), "it notices", 60)
     finally:
         over.set()

@@ -376,9 +376,14 @@ class KafkaCluster:
         """Until the high watermarks are these: a transaction's end is answered before its marker is written."""
         self._until(lambda: self.end_offsets(topic) == offsets, f"{topic} ends at {offsets}")
 
-    def delete_topic(self, topic: str) -> None:
-        """Delete a topic and its data, wait until no node names it any more: one made anew is not taken for it."""
+    def delete_topic(self, topic: str, *, made_anew: bool = False) -> None:
+        """Delete a topic and its data, wait until no node names it any more: one made anew is not taken for it.
+
+        `made_anew`: something else makes it again at once, perhaps before anybody saw that it was gone.
+        """
         self.admin.delete_topics([topic], operation_timeout=10)[topic].result(timeout=ADMIN_SECONDS)
+        if made_anew:
+            return
         running = [node for node in self.nodes.values() if node.running]
         self._until(lambda: all(topic not in self._metadata_of(node).topics for node in running), f"{topic} is gone")
 
