@@ -82,7 +82,7 @@ def start_spark_sooner() -> None:
     """Have this process and its children start Spark's JVMs in half the time, and their Python processes in a third.
 
     A JVM gets one compiler instead of two, and an archive of Spark's classes as `class_archive` is one of Kafka's. A
-    Python process takes PySpark from where it is installed, compiled: Spark's own directory has a zip of it, which every
+    Python process takes PySpark from where it is installed, compiled: Spark's own directory has a zip of it, which each
     process would compile. Spark waits ten seconds for a new process, which a busy machine may need for that.
     """
     pyspark = distribution("pyspark")
