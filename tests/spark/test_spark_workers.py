@@ -155,9 +155,11 @@ def test_a_worker_that_can_not_start_says_why(
 
 
 def test_an_interpreter_without_ingestd_is_named(
-    kafka: KafkaCluster, copied: str, mirror: Callable[..., ConfiguredDaemon], tmp_path: Path
-) -> None:
+    kafka: KafkaCluster, copied: str, mirror: Callable[..., ConfiguredDaemon], tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:  # fmt: skip
     """In the current directory, which Spark's interpreters look into, there may be a checkout. Then others lack."""
+    monkeypatch.delenv("SPARK_HOME")  # the directory of tests, which has no PySpark for interpreters without it
     subprocess.run([sys.executable, "-m", "venv", "--without-pip", tmp_path / "bare"], timeout=60, check=True)
     daemon = mirror(source=kafka, target=kafka, topics=[copied], daemon={"workers": 1})
     python = f"{tmp_path}/bare/bin/python"
