@@ -234,8 +234,9 @@ class Names:
                 self._links.setdefault(beside, []).append(path)
                 self._link_names.add(path)
                 rotated = name.startswith(original) and may_have_been(name, original)  # app-2.log may be another log
-                if rotated and path not in self._names and self._is_unread(beside):
-                    self._names[path] = _Name(log, judged=True, copy=True)
+                # Where a file was just deleted, another one is looked at anyway.
+                if rotated and (path not in self._names or path in changes.looks) and self._is_unread(beside):
+                    self._names.setdefault(path, _Name(log, judged=True, copy=True))
                     changes.looks[path] = log
 
     def _arrived(self, path: str, changes: Changes) -> None:

@@ -81,6 +81,15 @@ def test_a_copy_beside_a_log_of_which_nothing_is_read_is_looked_at_wherever_it_i
     assert names.heard([(first, CREATED, 0), (f"{PATH}.1.gz", CREATED, 0)]).looks == {}
 
 
+def test_a_copy_in_the_place_of_a_file_that_was_just_deleted_is_looked_at() -> None:
+    """Compressed, perhaps: the older one was seen only now, so that its deletion may be from before that."""
+    copy = f"{PATH}.1"
+    names = Names(lambda path: path if path == PATH else None, lambda _: False)
+    names.heard([(PATH, CREATED, 0), (copy, CREATED, 0)])
+    names.looked(copy, PATH, FILE)
+    assert names.heard([(copy, DELETED, 0), (copy, CREATED, 0)]).looks == {copy: PATH}
+
+
 def test_a_copy_that_came_and_went_before_it_was_looked_at_is_told_with_its_log() -> None:
     names = Names(lambda path: path if path == PATH else None, lambda _: False)
     names.heard([(PATH, CREATED, 0)])
