@@ -148,9 +148,9 @@ class Kin:
 
         def possible(of: Callable[[Log], Sequence[Generation]]) -> Iterator[tuple[Log, Generation]]:
             for log in logs:
-                all_names = len(logs) <= _STRANGERS_MOST or log.path in called_so
+                whatever_called = len(logs) <= _STRANGERS_MOST or log.path in called_so
                 for each in of(log):
-                    if _may_be_copied(each, log, place.file) and (all_names or each.known.path.endswith(ends)):
+                    if _may_be_copied(each, log, place.file) and (whatever_called or each.known.path.endswith(ends)):
                         yield log, each
 
         # Several logs may have one generation. What its own log is called decides then, so that comes last.

@@ -61,7 +61,7 @@ class Changes:
     arrived: dict[str, None] = field(default_factory=dict)
     """Logs beside which a file came, renamed from where nobody watches, that is called like a rotation."""
     copied: dict[str, None] = field(default_factory=dict)
-    """Logs of which a copy, perhaps, came and went before it was looked at. What it was compressed to is there."""
+    """Logs beside which a file came, perhaps a copy, that went before it was looked at: compressed, perhaps."""
 
 
 class Names:
@@ -234,7 +234,7 @@ class Names:
                 self._links.setdefault(beside, []).append(path)
                 self._link_names.add(path)
                 rotated = name.startswith(original) and may_have_been(name, original)  # app-2.log may be another log
-                # Where a file was just deleted, another one is looked at anyway.
+                # A path that is in `looks` already had a file that was just deleted: this may be a copy in its place.
                 if rotated and (path not in self._names or path in changes.looks) and self._is_unread(beside):
                     self._names.setdefault(path, _Name(log, judged=True, copy=True))
                     changes.looks[path] = log

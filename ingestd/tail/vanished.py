@@ -196,7 +196,7 @@ class Unseen:
         self._search_compressed(logs)
 
     def _search_compressed(self, logs: Iterable[Log]) -> None:
-        """Of these logs, files were compressed before they could be opened, perhaps."""
+        """Files of these logs went before they could be opened. They may have been compressed: search for that."""
         for log in logs:
             busy = log.restless
             if busy:

@@ -1,6 +1,8 @@
-"""What tests make once and keep in the user's cache: what they download, and classes as a JVM has them in memory.
+"""What tests make once and keep in the user's cache.
 
-That is Apache Kafka's jars, by Maven, found again by the content of their pom; and an older PySpark.
+Downloads: Apache Kafka's jars, by Maven, found again by the content of their pom; and an older PySpark. Made here:
+classes as a JVM has them in memory; and a directory for Spark whose Python processes take PySpark from where it is
+installed.
 """
 
 from __future__ import annotations
@@ -83,7 +85,7 @@ def start_spark_sooner() -> None:
 
     A JVM gets one compiler instead of two, and an archive of Spark's classes as `class_archive` is one of Kafka's. A
     Python process takes PySpark from where it is installed, compiled: Spark's own directory has a zip of it, which each
-    process would compile. Spark waits ten seconds for a new process, which a busy machine may need for that.
+    process would compile. Spark waits ten seconds for a new process; on a busy machine, compiling takes longer.
     """
     pyspark = distribution("pyspark")
     installed = Path(str(pyspark.locate_file("pyspark")))

@@ -32,7 +32,7 @@ class Rotator:
         self._chance = chance
 
     def blind_moment(self) -> None:
-        """All of this happens before anybody looks."""
+        """Take one to seven steps before the tail looks: nothing is awaited between them."""
         for step in self._chance.choices(
             (self.write, self._rename, self._copy, self._compress), (3, 1, 2, 1), k=self._chance.randint(1, 7)
         ):
@@ -40,9 +40,9 @@ class Rotator:
             time.sleep(0.01)  # so that no two steps have the same time of modification
 
     def write(self) -> None:
-        # As long as no other one: what is truncated and grows back to the very same length is another matter.
+        # Each has a length of its own: nobody can tell a file that was truncated and grew back to the same length.
         number = len(self.lines)
-        self.lines.append(b"line %d %s" % (number, b"x" * ((number * 37 + number * number * 11) % 61)))
+        self.lines.append(b"line %d %s" % (number, b"x" * (number * 37 % 61)))
         with self._log.open("ab") as stream:
             stream.write(self.lines[-1] + b"\n")
 

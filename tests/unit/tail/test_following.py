@@ -253,7 +253,7 @@ async def test_generations_that_are_compressed_before_they_are_seen_are_read_and
 
 
 async def test_a_copy_that_is_compressed_before_anybody_looked_is_read(follow: Any, log: Any) -> None:
-    """Of a log that is new itself: nobody knows that it was truncated."""
+    """The file at the log's path was made and truncated in the same moment, so that nobody saw it longer."""
     append(log, "1")
     follower = follow("a.log")
     await follower.settle()
