@@ -289,7 +289,7 @@ class Names:
 
     def _deleted(self, path: str, changes: Changes) -> None:
         name = self._names.pop(path, None)
-        changes.looks.pop(path, None)
+        copy_of = changes.looks.pop(path, None)
         rotated = self._unlinked(path, name or _Name(self._log_at(path) or path), changes)
         if name is None:
             return
@@ -297,6 +297,8 @@ class Names:
             if name.file is not None and name.fresh:
                 self._names[path] = name  # another one was deleted, perhaps, before this one was seen there
                 changes.looks[path] = None
+                if copy_of is not None:
+                    changes.copied[copy_of] = None
             elif name.file is not None:
                 changes.deleted.append((name.file, path))
             elif name.copy:

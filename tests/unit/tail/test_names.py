@@ -90,6 +90,16 @@ def test_a_copy_in_the_place_of_a_file_that_was_just_deleted_is_looked_at() -> N
     assert names.heard([(copy, DELETED, 0), (copy, CREATED, 0)]).looks == {copy: PATH}
 
 
+def test_a_copy_that_came_and_went_in_the_place_of_a_deleted_file_is_told_with_its_log() -> None:
+    copy = f"{PATH}.1"
+    names = Names(lambda path: path if path == PATH else None, lambda _: False)
+    names.heard([(PATH, CREATED, 0), (copy, CREATED, 0)])
+    names.looked(copy, PATH, FILE)
+    assert not names.heard([(copy, DELETED, 0)]).copied
+    names.looked(copy, PATH, FILE)
+    assert names.heard([(copy, DELETED, 0), (copy, CREATED, 0), (copy, DELETED, 0)]).copied == {PATH: None}
+
+
 def test_a_copy_that_came_and_went_before_it_was_looked_at_is_told_with_its_log() -> None:
     names = Names(lambda path: path if path == PATH else None, lambda _: False)
     names.heard([(PATH, CREATED, 0)])
