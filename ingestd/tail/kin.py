@@ -263,6 +263,7 @@ class Kin:
             log.unseen_since,
             log.new_since,
             Near(beside, tuple(own)) if common else None,
+            () if common else tuple({os.path.dirname(each.path) for each in alike} - own.keys()),
             beside if common else "",
             frozenset(more) - own.keys(),
             over,

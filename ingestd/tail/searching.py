@@ -59,6 +59,8 @@ class Search:
     """Only what was made, and modified, later than this is sought; 0: it does not matter."""
     near: Near | None = None
     """Which directories that `rotated` says may hold what came after it; None: all. Many logs may have its name."""
+    others_in: tuple[str, ...] = ()
+    """Directories of other logs with its name: what was moved to below one of them is that log's."""
     part: str = ""
     """What of all that was moved may be a copy of it has this in its path. Many logs may have its name."""
     linked: frozenset[str] = frozenset()
@@ -324,7 +326,10 @@ class Searches:
             with suppress(OSError):
                 found.append((path, os.stat(path).st_ino))
         moved = self._moved(search)
-        found += moved.rotations(names, search.near) if names else moved.later_than(search.known.modified, search.part)
+        if names:
+            found += (each for each in moved.rotations(names, search.near) if not _is_of_another(search, each[0]))
+        else:
+            found += moved.later_than(search.known.modified, search.part)
         return [*dict.fromkeys(found)]
 
     def _moved(self, search: Search) -> Moved:
@@ -356,6 +361,19 @@ class Searches:
 
 class _Shifted(Exception):
     """A file is not where it was seen a moment ago."""
+
+
+def _is_of_another(search: Search, path: str) -> bool:
+    """Whether a file that was moved is nearer to another log with the same name than to the one that is sought."""
+    moved_to = os.path.dirname(path)
+
+    def nearness(directories: Iterable[str]) -> tuple[int, bool]:
+        """The longest of them that has the file below it, and whether the file's directory is called like one."""
+        above = (len(each) for each in directories if path.startswith(f"{each}/"))
+        called = {os.path.basename(each) for each in directories}
+        return max(above, default=0), os.path.basename(moved_to) in called
+
+    return nearness(search.others_in) > nearness(search.directories)
 
 
 def _has_one_of(place: Place, generations: Iterable[Known]) -> bool:

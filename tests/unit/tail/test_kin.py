@@ -122,10 +122,12 @@ def test_of_many_logs_with_one_name_each_is_sought_near_its_directory() -> None:
     begin(logs[0], Place(logs[0].path, file(6), 4, 100))
     search = kin_of(*logs).search(logs[0], logs[0].generations[0])
     assert search.near == Near("0", ("/d/0",))
+    assert not search.others_in
     assert search.part == "0"
     few = logs[:20]
     search = kin_of(*few).search(few[0], few[0].generations[0])
     assert search.near is None
+    assert {*search.others_in} == {f"/d/{number}" for number in range(1, 10)}
     assert not search.part
 
 

@@ -839,6 +839,27 @@ def test_what_came_after_a_log_is_sought_in_directories_that_are_near(looks: Loo
     assert between(replace(wanted, near=Near("a", (f"{moved}/b",)))) == {"a/app.log.1", "b/app.log.1", "b/c/app.log.1"}
 
 
+def test_what_was_moved_belongs_to_the_nearest_of_the_logs_with_one_name(looks: Looks, tmp_path: Path) -> None:
+    """Of /l/web/app.log and /l/mail/app.log; below /archive, directories are called like those of the logs."""
+    directories = {name: tmp_path / "l" / name for name in ("web", "mail")}
+    log = directories["web"] / "app.log"
+    (tmp_path / "l").mkdir()
+    moved = [each / "old" for each in directories.values()] + [tmp_path / "archive" / name for name in directories]
+    moved.append(tmp_path / "archive" / "all")
+    for directory in moved:
+        directory.mkdir(parents=True)
+        (directory / "app.log.1").write_bytes(b"new line")
+    log.write_bytes(b"old line")
+    globs = Globs([f"{tmp_path}/l/*/old/*", f"{tmp_path}/archive/*/*"], [])
+    wanted = search(log, known_of(log, 8), 8, rotated=globs, new_since=1, others_in=(str(directories["mail"]),))
+    (found,) = find(looks, wanted)
+    assert {str(Path(place.path).parent.relative_to(tmp_path)) for place in found.between} == {
+        "l/web/old",
+        "archive/web",
+        "archive/all",
+    }
+
+
 def test_a_file_that_may_not_be_read_now_is_found_by_its_handle(
     looks: Looks, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
