@@ -114,11 +114,11 @@ def cluster_access(
         if cluster is not None:
             raise ConfigurationError("--cluster NAME: expected --config FILE as well")
         if brokers and properties.brokers:
-            raise ConfigurationError("--brokers and -X bootstrap.servers: expected one of them")
+            raise ConfigurationError("--brokers and -X bootstrap.servers: expected one of them, not both")
         return ClusterAccess(_addresses(brokers or properties.brokers), properties.connection(), timeout, properties)
     foreign = ["--brokers"] if brokers else [f"-X {name}" for name in properties.about_connections]
     if foreign:
-        raise ConfigurationError(f"{foreign[0]} and --config: expected one of them")
+        raise ConfigurationError(f"{foreign[0]} and --config: expected one of them, not both")
     loaded = load_configuration(configuration)
     if cluster is None:
         if len(loaded.clusters) != 1:

@@ -48,7 +48,7 @@ class IntakeNews(Protocol):
         ...
 
     def gone(self, route: Route, sources: int) -> None:
-        """So many sources are gone or were cut off since the last run."""
+        """So many sources are gone or were cut off while nobody read them."""
         ...
 
     def lost(self, route: Route, loss: Loss) -> None:

@@ -672,5 +672,6 @@ def _lock(state: Path) -> int:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
         os.close(descriptor)
-        raise ConfigurationError(f"daemon.state: {state} is in use by another ingestd") from None
+        why = f"daemon.state: {state} is in use by another ingestd: stop that one, or give this one another state"
+        raise ConfigurationError(why) from None
     return descriptor

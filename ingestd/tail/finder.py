@@ -103,7 +103,7 @@ _NAMED_MOST: Final = 5
 
 _NAME_ROTATED: Final = (
     "if rotation moves files to another directory, name that in `rotated`; "
-    "unread lines of files that were deleted while the daemon was down are lost"
+    "unread lines of files that were deleted meanwhile are lost"
 )
 
 _log = get_logger(__name__)
@@ -528,7 +528,7 @@ class TailFinder:
         """All in one line, since all pods of a node may be gone at once."""
         self._sources.gone(len(untold))
         _log.warning(
-            "files are gone or were cut off since the last run: what was written to them after it is unknown",
+            "files are gone or were cut off while nobody read them: what was written to them meanwhile is unknown",
             route=self.route.name,
             files=len(untold),
             read_to={printable(path): position for path, position in untold[:_NAMED_MOST]},

@@ -788,7 +788,7 @@ class Log:
     def _ended(self, generation: Generation | None, end: End, known: Known) -> Iterator[Command]:
         if generation is None:
             return
-        generation.untold = generation.untold and end.position == generation.position
+        generation.untold = end.kind == GONE or (generation.untold and end.position == generation.position)
         generation.position = end.position
         size = max(known.size, end.size, generation.size if end.kind == GONE and not known.codec else 0)
         path = self.newest_path(generation, known)

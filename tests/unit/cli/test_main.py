@@ -227,7 +227,7 @@ def test_a_missing_configuration_is_one_line(tmp_path: Path, capsys: pytest.Capt
         (["-b", "a:1", "-X", "linger"], "-X: expected NAME=VALUE"),
         (["-b", "a:1", "-s", "x"], "--unpack 'x': expected"),
         (["--cluster", "x"], "--cluster NAME: expected --config FILE as well"),
-        (["-b", "a:1", "-c", "x.toml"], "--brokers and --config: expected one of them"),
+        (["-b", "a:1", "-c", "x.toml"], "--brokers and --config: expected one of them, not both"),
         (["-b", "a:1", "-o", "soon"], "offset 'soon': expected `beginning`, `end`"),
         (["-b", "a:1", "-p", "x"], "partitions 'x': expected numbers"),
         (["-b", "a:1", "-f", "%q"], "format '%q': '%q' is unknown"),

@@ -37,6 +37,7 @@ from ingestd.tail.facts import (
     Seek,
     Seen,
     Sought,
+    Untold,
 )
 from ingestd.tail.file_id import FileId
 from ingestd.tail.known import Known, Sample, Witness, birth_of
@@ -203,6 +204,15 @@ def test_what_was_written_to_a_file_that_is_gone_since_it_was_truncated_is_sough
     assert first.cut
     packed = place(3, 4, f"{PATH}.1.gz")._replace(codec="gz")
     assert Examine(packed) in log.step(Sought(first.source, rest=place(4, 5, f"{PATH}.2"), between=(packed,)))
+
+
+def test_a_file_that_nobody_finds_after_its_reader_died_is_told() -> None:
+    """What was written to it since its reader told how far it is, nobody knows."""
+    log = Log(PATH)
+    (read,) = [each for each in log.step(Examined(place(7, 5), plain(5))) if isinstance(each, Read)]
+    generation = read.generation
+    log.step(Ended(generation.source, End(GONE, PATH, 5, 5), generation.known))
+    assert Untold(generation) in log.step(Sought(generation.source))
 
 
 def test_only_what_was_not_read_of_a_deleted_file_is_sought_in_what_waits() -> None:
