@@ -295,7 +295,9 @@ class Generation:
     compared: int = 0
     """When the file, which repeats another one, had been modified last (ns) as both were compared."""
     untold: bool = False
-    """Known from an earlier run, or its reader died, and nobody read it since. Nobody saw what came after it."""
+    """Known from an earlier run, and not read in this one. Nobody saw what came after it."""
+    orphaned: bool = False
+    """Its reader died, and the next one did not find it. Nobody saw what was written to it meanwhile."""
     size: int = 0
     """Bytes in the file at the last look, whatever its content was then. `known.size` counts this content only."""
     unexamined: bool = False

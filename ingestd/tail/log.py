@@ -766,7 +766,7 @@ class Log:
             yield Lose(Loss(known.path, reason, position, known.size - position, exact=False))
         elif generation.grown and reason == DELETED:
             yield Lose(Loss(known.path, reason, position, generation.grown, exact=False))
-        elif generation.untold:
+        elif generation.untold or generation.orphaned:
             yield Untold(generation)
 
     def _release(self) -> Iterator[Command]:
@@ -788,7 +788,8 @@ class Log:
     def _ended(self, generation: Generation | None, end: End, known: Known) -> Iterator[Command]:
         if generation is None:
             return
-        generation.untold = end.kind == GONE or (generation.untold and end.position == generation.position)
+        generation.untold = generation.untold and end.position == generation.position
+        generation.orphaned = end.kind == GONE
         generation.position = end.position
         size = max(known.size, end.size, generation.size if end.kind == GONE and not known.codec else 0)
         path = self.newest_path(generation, known)
