@@ -185,8 +185,8 @@ class TailFinder:
         return self._globs.matches(path) and (self.route.compressed == "read" or not codec_of(path))
 
     def leads_to(self, path: str) -> bool:
-        """Whether a log of this tail is followed through links to a path."""
-        return self._ways.log_of(path) is not None
+        """Whether a log of this tail is followed to a path, or through it, along links."""
+        return bool(self._ways.logs(path))
 
     def log_of(self, source: str) -> Log | None:
         """The log that a source is a generation of, if it is one of this tail's."""

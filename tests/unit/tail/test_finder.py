@@ -847,6 +847,21 @@ async def test_a_file_that_two_tails_match_goes_to_the_first_whoever_sees_it_ear
     assert first.told == []
 
 
+async def test_what_a_link_leads_to_through_another_link_is_of_the_first_tail(two: Any, tmp_path: Path) -> None:
+    """As a kubelet's links do. Which tail got the file was chance: the second took the inner link for its own."""
+    for directory in ("containers", "pods", "docker"):
+        (tmp_path / directory).mkdir()
+    log, inner = tmp_path / "docker" / "0.log", tmp_path / "pods" / "0.log"
+    append(log, "one")
+    inner.symlink_to(log)
+    (tmp_path / "containers" / "web.log").symlink_to(inner)
+    first, second = two("containers/*.log", "pods/*.log")
+    await settle(first, second)
+    assert (first.texts, second.texts) == ([b"one"], [])
+    assert first.finder.leads_to(str(inner))
+    assert first.finder.leads_to(str(log))
+
+
 async def test_a_file_stays_with_its_tail_where_it_is_renamed_to(two: Any, tmp_path: Path) -> None:
     first, second = two("a.log", "*.log")
     append(tmp_path / "b.log", "one")
