@@ -60,7 +60,7 @@ class Search:
     near: Near | None = None
     """Which directories that `rotated` says may hold what came after it; None: all. Many logs may have its name."""
     others_in: tuple[str, ...] = ()
-    """Directories of other logs with its name: what was moved to below one of them is that log's."""
+    """Directories of other logs with its name. What was moved, and is nearer to one of these, belongs to that log."""
     part: str = ""
     """What of all that was moved may be a copy of it has this in its path. Many logs may have its name."""
     linked: frozenset[str] = frozenset()
@@ -365,10 +365,12 @@ class _Shifted(Exception):
 
 def _is_of_another(search: Search, path: str) -> bool:
     """Whether a file that was moved is nearer to another log with the same name than to the one that is sought."""
+    if not search.others_in:
+        return False
     moved_to = os.path.dirname(path)
 
     def nearness(directories: Iterable[str]) -> tuple[int, bool]:
-        """The longest of them that has the file below it, and whether the file's directory is called like one."""
+        """The length of the longest one above the file, and whether the file's directory has the name of one."""
         above = (len(each) for each in directories if path.startswith(f"{each}/"))
         called = {os.path.basename(each) for each in directories}
         return max(above, default=0), os.path.basename(moved_to) in called
