@@ -73,6 +73,12 @@ class Awaited:
         self._expected.setdefault(path, set()).add(cast("FileId", file))
         return log, path
 
+    def below(self, directory: str) -> Iterator[tuple[Log, str]]:
+        """The files that are in a directory, or below it: their logs, and where they are."""
+        for log, path in map(self._where, self._held):
+            if path.startswith(f"{directory}/"):
+                yield log, path
+
     def _where(self, file: FileId) -> tuple[Log, str]:
         log, place = self._held[file]
         owned = self._files.find(place.file)

@@ -18,6 +18,7 @@ from ingestd.tail.watch import (
     DELETED,
     DELETED_SELF,
     IS_DIRECTORY,
+    MOVED_FROM,
     MOVED_TO,
     OVERFLOW,
     WRITTEN,
@@ -200,6 +201,7 @@ class News:
         self._missed = self._missed or missed
         self._changed_itself |= changed
         self._take(self._names.heard([each for each in names if not each[1] & IS_DIRECTORY]))
+        self._look_where_directories_went([each for each in names if each[1] & IS_DIRECTORY])
         for path, mask, _ in names:
             self._changed(path, mask)
         for directory in gone:  # events told before what became of all that was in it
@@ -242,6 +244,15 @@ class News:
         self._due.deleted += changes.deleted
         self._unseen.arrive(changes.arrived)
         self._unseen.miss_copies(changes.copied)
+
+    def _look_where_directories_went(self, events: list[tuple[str, int, int]]) -> None:
+        """What nobody reads yet is not held open: nothing else tells where it went with its directory."""
+        came_from = {cookie: path for path, mask, cookie in events if mask & MOVED_FROM}
+        for path, mask, cookie in events:
+            if mask & MOVED_TO and cookie in came_from:
+                before = came_from[cookie]
+                for log, awaited in self._awaited.below(before):
+                    self._due.look(f"{path}{awaited.removeprefix(before)}", log.path)
 
     def _changed_self(self, directory: str, mask: int) -> None:
         if mask & ATTRIBUTES:  # most likely it is the same one, of which no event is to be missed

@@ -707,6 +707,23 @@ async def test_a_directory_that_is_moved_takes_its_files_along(follow: Any, tmp_
     assert not follower.losses
 
 
+async def test_an_empty_log_goes_along_with_its_directory(follow: Any, tmp_path: Path) -> None:
+    # Nothing holds it open: all that was written to it afterwards was lost in silence.
+    log = tmp_path / "d" / "a.log"
+    log.parent.mkdir()
+    log.touch()
+    follower = follow("d/a.log")
+    await follower.settle()
+    moved = log.parent.rename(tmp_path / "d-1")
+    await follower.settle()
+    append(moved / log.name, "1")
+    await follower.reads("1")
+    again = moved.rename(tmp_path / "d-2")
+    append(again / log.name, "2")
+    await follower.reads("1", "2")
+    assert not follower.losses
+
+
 # Links
 
 
