@@ -89,8 +89,8 @@ class Finding:
         finders: list[Finder] = []
         for route in self._routes:
             known = stored.get(route.name)
-            rows = None if known is None else known.positions
-            surroundings = Surroundings(self._once, tuple(finders), self._client, self._host)
+            rows, since = (None, 0.0) if known is None else (known.positions, known.since)
+            surroundings = Surroundings(self._once, tuple(finders), self._client, self._host, since)
             with self._positions.naming(route.name):
                 finder = await asyncio.to_thread(route.finder, rows, surroundings)
             if finder.keeper is not None:

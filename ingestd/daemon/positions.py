@@ -28,8 +28,8 @@ __all__ = [
     "StoredRoute",
 ]
 
-FORMAT: Final = 2
-"""`PRAGMA user_version` of the file. 0: from before the file had a version; such a file has no `position.missing`."""
+FORMAT: Final = 3
+"""`PRAGMA user_version` of the file. 0: from before the file had a version."""
 
 _PATIENCE: Final = 5.0
 """Seconds that opening the file, and reading it at the start, wait for another program's lock."""
@@ -54,8 +54,12 @@ CREATE TABLE IF NOT EXISTS position (
 _SCHEMA_OF_RUNS: Final = "CREATE TABLE IF NOT EXISTS run (route TEXT NOT NULL PRIMARY KEY) WITHOUT ROWID"
 """The routes that have looked once for all their sources, even if they found none."""
 
-_SCHEMA_OF_ABSENCE: Final = "ALTER TABLE position ADD COLUMN missing REAL"
-"""The Unix time of the first start at which the source was absent; NULL: it was there at the last start."""
+_ADDED: Final = {("position", "missing"): 1, ("run", "since"): 3}
+"""Columns by table and name, with the format that they came with. Both are Unix times, REAL.
+
+missing: of the first start at which the source was absent; NULL: it was there at the last start.
+since: when the route had looked once for all its sources; NULL: before that was noted.
+"""
 
 
 class PositionsUnavailable(IngestdError):
@@ -72,10 +76,15 @@ class PositionsDamaged(IngestdError):
 
 @dataclass(frozen=True, slots=True)
 class StoredRoute:
-    """What is stored of a route that has run. `missing`: the sources that were absent at the last start."""
+    """What is stored of a route that has run.
+
+    missing: the sources that were absent at the last start. since: the Unix time at which it had looked once for all
+    its sources; 0.0: not known.
+    """
 
     positions: list[StoredPosition] = field(default_factory=list)
     missing: set[str] = field(default_factory=set)
+    since: float = 0.0
 
 
 class PositionFile:
@@ -127,9 +136,8 @@ class PositionFile:
             others = ", ".join(sorted(tables)) or "no tables"
             raise self._damaged(f"not ingestd's positions, but a database of {others}")
         for table in tables & _COLUMNS.keys():
-            there = _columns(database, table)
-            expected = _COLUMNS[table] | ({"missing"} if version and table == "position" else set())
-            if lacking := expected - there:
+            added = {name for (of, name), since in _ADDED.items() if of == table and since <= version}
+            if lacking := (_COLUMNS[table] | added) - _columns(database, table):
                 raise self._damaged(f"table {table} has no column {', '.join(sorted(lacking))}")
         if version and (lacking := _COLUMNS.keys() - tables):
             raise self._damaged(f"it has no table {', '.join(sorted(lacking))}")
@@ -145,8 +153,13 @@ class PositionFile:
                 database.execute("PRAGMA query_only = 1")
                 database.text_factory = _text
                 routes: dict[str, StoredRoute] = {}
-                if _columns(database, "run"):
-                    routes = {str(route): StoredRoute() for (route,) in database.execute("SELECT route FROM run")}
+                if columns := _columns(database, "run"):
+                    since = "since" if "since" in columns else "NULL"
+                    for route, time_of in database.execute(f"SELECT route, {since} FROM run"):  # noqa: S608 - one of two words
+                        if not isinstance(time_of, float | None):
+                            problem = f"table run: since is not a Unix time, but {_shown(time_of)}"
+                            raise self._damaged(f"route {_shown(route)}: {problem}")
+                        routes[str(route)] = StoredRoute(since=time_of or 0.0)
                 missing = "missing" if "missing" in _columns(database, "position") else "NULL"
                 for row in database.execute(f"SELECT route, source, position, detail, {missing} FROM position"):  # noqa: S608 - one of two words
                     self._take(row, routes)
@@ -280,7 +293,7 @@ class PositionStore(PositionFile):
         self._transact(
             (store, rows),
             ("DELETE FROM position WHERE route = ? AND source = ?", list(forgotten)),
-            ("INSERT OR IGNORE INTO run VALUES (?)", [(route,) for route in run]),
+            ("INSERT OR IGNORE INTO run (route, since) VALUES (?, ?)", [(route, now) for route in run]),
         )
 
     def note_missing(self, route: str, sources: Iterable[str], seconds: float) -> int:
@@ -357,8 +370,9 @@ def _bring_up(database: sqlite3.Connection) -> None:
     database.execute("BEGIN IMMEDIATE")
     for statement in (_SCHEMA, _SCHEMA_OF_RUNS, f"PRAGMA user_version = {FORMAT}"):
         database.execute(statement)
-    if "missing" not in _columns(database, "position"):
-        database.execute(_SCHEMA_OF_ABSENCE)
+    for table, name in _ADDED:
+        if name not in _columns(database, table):
+            database.execute(f"ALTER TABLE {table} ADD COLUMN {name} REAL")
     database.execute("COMMIT")
 
 

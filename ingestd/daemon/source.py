@@ -382,12 +382,14 @@ class Surroundings:
     others: the finders of the routes before this one in the configuration.
     client: the supervisor's client of a cluster, by name. Raises `IngestdError` until `Finder.scan` is called.
     host: the daemon's name among those of other hosts, the same at each start.
+    since: the Unix time at which the route had looked once for all its sources, in an earlier run; 0.0: not known.
     """
 
     once: bool
     others: Sequence[Finder]
     client: Callable[[str], Client]
     host: str
+    since: float = 0.0
 
 
 class Finder(Protocol):

@@ -123,11 +123,15 @@ class TailFinder:
         stored: Sequence[StoredPosition] | None,
         *,
         once: bool,
+        since: float = 0.0,
         others: Sequence[Finder] = (),
         looks: Looks | None = None,
         thread: LookThread | None = None,
     ) -> None:
-        """`stored`: None in the first run of the tail, for which `start` is meant. Raises `WrongDetail`."""
+        """`stored`: None in the first run of the tail, for which `start` is meant. `since`: as of `Surroundings`.
+
+        Raises `WrongDetail`.
+        """
         self.route = route
         self._once = once
         self._globs = route.globs
@@ -136,6 +140,9 @@ class TailFinder:
         self._looks = looks or Looks()
         self._thread = thread or LookThread(route.name, lambda: self._looks.steps, self._tell_hanging)
         self._first_run = stored is None
+        self._since = int(since * 1e9)
+        self._new_since = 0
+        """In the first pass, until when (ns) the run before saw all files. New logs came, and were rotated, since."""
         self._first_pass = True
         self._logs: dict[str, Log] = {}
         self._log_of: dict[str, Log] = {}
@@ -225,20 +232,20 @@ class TailFinder:
         self._sources = self._troubles.sources = self._news.sources = sources
         if not self._once:
             self._watches.open()
-        known = set(self._logs)
-        until = max((each.known.modified for log in self._logs.values() for each in log.generations), default=0)
+        until = max(
+            (each.known.modified for log in self._logs.values() for each in log.generations), default=self._since
+        )
         self._unseen.all_known = until or time.time_ns() - GRAIN
+        self._new_since = until
         await self._pass()
         await in_turns(list(self._logs.values()), self._look_where_they_were)
         await self._settle(_ROUNDS)
-        new = [log for path, log in self._logs.items() if path not in known and until]
-        await in_turns(new, partial(self._search_since, until))
         restless: list[Log] = []
         await in_turns(self._logs.values(), lambda log: restless.append(log) if log.restless else None)
         await self._files.looked(self, PATIENCE if restless else 0)
         await in_turns(list(self._logs.values()), self._unseen.seek)
         await self._settle(_ROUNDS)
-        self._first_pass = False
+        self._first_pass, self._new_since = False, 0
         self._tell_left_out()
         if self._once:
             await self._wait_for_copies()
@@ -271,12 +278,6 @@ class TailFinder:
         for each in log.generations:
             if each.phase is Phase.STORED and not each.known.done:
                 self._due.look(each.known.path, None)
-
-    def _search_since(self, until: int, log: Log) -> None:
-        """The log is new, but may have been rotated since the last run. That run saw all files until `until` (ns)."""
-        if log.generations:
-            log.new_since = until
-            self._unseen.search(log)
 
     async def run(self, sources: Sources) -> None:
         """See `ingestd.daemon.source.Finder.run`."""
@@ -477,7 +478,7 @@ class TailFinder:
     def _log(self, path: str) -> Log:
         log = self._logs.get(path)
         if log is None:
-            log = self._logs[path] = Log(path, self._once, self.matches)
+            log = self._logs[path] = Log(path, self._once, self.matches, new_since=self._new_since)
             self._kin.name(path, path)
         return log
 
@@ -729,7 +730,8 @@ class TailFinder:
             log = self._logs.get(sighting.path)
             # Where the link of a known log leads, a file is made anew in a moment, or what was there is gone.
             known = sighting.trouble == LEADS_NOWHERE and log is not None and log.generations
-            if not known and not self._globs.leads_through(sighting.path):  # what is in a directory is taken, by `**`
+            # What is in a directory is taken, by `**` or another path; but a path that is one takes nothing.
+            if not known and (sighting.path in self.route.paths or not self._globs.leads_through(sighting.path)):
                 self._troubles.tell(sighting.path, sighting.trouble)
         elif sighting.place is None:
             self._troubles.over(sighting.path)

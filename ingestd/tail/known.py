@@ -288,7 +288,7 @@ def birth_between(earlier: str, later: str) -> int:
     earlier, later: names of sources; empty `earlier`: none comes before.
     """
     first, last = birth_of(earlier), birth_of(later)
-    birth = (first + last) // 2
+    birth = (first + last) // 2 + 1  # no generation of another log, found between them, has this one
     return birth if first < birth < last else 0
 
 

@@ -270,8 +270,8 @@ class Log:
 
     def _may_have_followers(self, stored: Generation, place: Place, *, here: bool) -> bool:
         """Whether files may have come and gone since it was written: then it is sought, and they with it."""
-        if here and (stored.position or stored.known.witness or stored.known.modified == place.modified):
-            return False  # its content tells; of one that was empty, nothing does
+        if here and (stored.position or stored.known.modified == place.modified):
+            return False  # its content tells; before one that was not read yet, others may have stood in the file
         return stored is self.generations[-1] and not stored.known.done
 
     def _meet(self, place: Place) -> Iterator[Command]:
@@ -279,6 +279,9 @@ class Log:
             self._copies[place.file] = place, self._copies[place.file][1]
         elif self._unsettled:
             self._waiting[place.file] = place
+        elif self.new_since and not self.generations and place.links == 1:  # else another log may wait with it
+            yield from self._empty(place._replace(size=0))  # as if nothing were in it: what came before it is first
+            yield from self._seek_unseen()
         else:
             yield Examine(place)
 
@@ -364,11 +367,17 @@ class Log:
         generation.phase = Phase.DONE
         return Examine(place)
 
-    def _let_go(self) -> Iterator[Command]:
+    def _let_go(self, but: Generation | None) -> Iterator[Command]:
         """Take up what waits for older ones."""
         for each in self.generations:
-            if each.phase is Phase.HELD:
+            if each.phase is Phase.HELD and each is not but:
                 yield self._take_up(each, self._waiting.pop(each.known.file))
+
+    @property
+    def _begun_here(self) -> Generation | None:
+        """What stands at the path, and waits for what may have been in its file before."""
+        here = None if self._here is None or self.careful else self.of(self._here)
+        return here if here is not None and here.phase is Phase.HELD and not here.position else None
 
     def _supersede(self) -> Iterator[Command]:
         """Conclude files that left the path. Only a writer that has one open can still write to it."""
@@ -398,7 +407,6 @@ class Log:
         self._released.pop(place.file, None)
         known = self.of(place.file)
         was_empty = known is not None and known.unexamined
-        empty = known is not None and known.copy_of == NOTHING
         # It came, was written to, copied perhaps, and truncated before anybody looked.
         born = place.file.birth
         emptied = known is None and bool(self.generations) and not place.size and 0 < born < place.modified
@@ -417,21 +425,34 @@ class Log:
                 yield Refuse(place, reason)
                 yield from self._supersede()
             case Plain(_, witness):
-                grown = witness is not None and witness.at > place.size
-                yield from self._begin(place, examined.verdict, known)
-                if witness is not None and witness.at < place.size:
-                    yield from self._seek_content(place.modified - 1)
-                elif known is not None and (was_empty or (empty and (self._missed or grown))):
-                    # It may have been written to, copied and truncated before that.
-                    yield from self._seek_content(known.known.modified)
-                elif emptied:
-                    yield from self._seek_content(born)
+                since = self._unseen_before(place, witness, known, was_empty=was_empty, emptied=emptied)
+                yield from self._begin(place, examined.verdict, known, hold=since is not None)
+                if since is not None:
+                    yield from self._seek_content(since)
             case Copy():
                 yield from self._copied(place, examined.verdict, examined.asked or self.path)
         if self.new_since and self.generations and not self._unsettled:
             yield from self._seek_unseen()
+        if self._begun_here is not None and not self._released:
+            yield from self._release()
 
-    def _begin(self, place: Place, plain: Plain, known: Generation | None) -> Iterator[Command]:
+    def _unseen_before(
+        self, place: Place, witness: Witness | None, known: Generation | None, *, was_empty: bool, emptied: bool
+    ) -> int | None:
+        """Since when (ns) a file may have had other content that nobody saw; None: it had none.
+
+        It came or was empty, was written to, copied, truncated and written to again, all between two looks.
+        """
+        end = place.size if witness is None else witness.at
+        if end < place.size:
+            return place.modified - 1
+        empty = known is not None and known.copy_of == NOTHING
+        if known is not None and (was_empty or (empty and (self._missed or end > place.size))):
+            return known.known.modified
+        return place.file.birth if emptied else None
+
+    def _begin(self, place: Place, plain: Plain, known: Generation | None, *, hold: bool) -> Iterator[Command]:
+        """Read a file that was examined. `hold`: once what may have been in it before was searched for."""
         start, witness = plain.start, plain.witness
         if witness is not None:
             place = place._replace(size=witness.at)  # as it was examined, whatever it was when it was seen
@@ -447,21 +468,28 @@ class Log:
                     # It was empty, or only began as another file does: with the same header, perhaps.
                     known.position = start
                     known.known = known.known._replace(witness=witness, begun=bool(place.codec))
-                yield self._read(known)
+                yield self._read_or_hold(known, place, hold=hold)
                 yield from self._supersede()
                 return
             if not later and (place.codec or place.size >= known.position):
                 yield from self._meet_again(known, place)  # asked for before it was read
                 return
             yield from self._drop(known)  # it begins after what came meanwhile, but for what stands at the path
-        follower = None if known is None else self._follower(place.file)
+        follower = self._begun_here if known is None else self._follower(place.file)
         generation = self._add(place, start, witness, Phase.READING, before=follower)
         generation.known = generation.known._replace(begun=bool(place.codec))
         if known is not None and self.asked == known.source:
             self.asked = generation.source
             yield Seek(generation)
-        yield self._read(generation)
+        yield self._read_or_hold(generation, place, hold=hold)
         yield from self._supersede()
+
+    def _read_or_hold(self, generation: Generation, place: Place, *, hold: bool) -> Read | Keep:
+        if not hold:
+            return self._read(generation)
+        generation.copy_of, generation.known = None, generation.known._replace(done=False, copy_of="")
+        self._hold(generation, place)
+        return Keep(generation)
 
     def _was_copied(self, repeating: Generation, place: Place) -> bool:
         """Whether what a file repeats is its own copy, which was read first."""
@@ -484,11 +512,11 @@ class Log:
         instead_of: what it has the content of now, and whose place it takes.
         before: what comes directly after it. Its name says so, too: the next run and readers go by names.
         """
-        size, modified = place.size, place.modified
-        if place.codec:
-            # It may be younger than what came after it. If the daemon is killed before that is read, the next run looks
-            # for what was modified later than this.
-            size, modified = 0, min([modified, *(each.modified - 1 for each in self._released.values())])
+        # If the daemon is killed before these are stored, the next run looks for what was modified later than this one.
+        unstored = [*self._waiting.values(), *self._released.values()]
+        since = [self.new_since] if self.new_since else []
+        modified = min([place.modified, *since, *(each.modified - 1 for each in unstored if each.file != place.file)])
+        size = 0 if place.codec else place.size
         known = Known(self.path, place.path, place.file, witness, size, modified, place.codec, links=place.links)
         birth = 0 if instead_of is None else birth_of(instead_of.source)
         if before is not None:
@@ -646,10 +674,14 @@ class Log:
             return
         generation.away = found.unavailable
         since = generation.known.modified
+        met = [place for place in found.between if self.of(place.file) is None]
+        unheard_of = any(place.file not in self._waiting for place in met)
+        self._waiting |= {place.file: place for place in met}  # it may have been seen before, elsewhere
         if generation.phase is Phase.SOUGHT:
             yield from self._found(generation, found)
         elif found.at is not None:
-            another = generation.phase is Phase.READING and not found.intact  # content is in it now, of another length
+            begun = generation.phase in {Phase.READING, Phase.HELD}
+            another = begun and not found.intact  # content is in it now, of another length
             size = generation.known.size if another else found.at.size
             yield from self._meet_again(generation, found.at._replace(size=size))
         elif generation.copy_of == NOTHING and not found.unavailable:
@@ -657,12 +689,10 @@ class Log:
                 self._here = None
             if not found.between:  # these may be renamed before they are examined: then a search begins with it
                 yield from self._drop(generation)
-        reading = generation.phase is Phase.READING  # nothing else has the rest of it then, but may begin alike
-        new = (*found.between, found.rest) if reading and found.rest is not None else found.between
-        met = [place for place in new if self.of(place.file) is None]
-        unheard_of = any(place.file not in self._waiting for place in met)
-        for place in met:
-            self._waiting[place.file] = place  # it may have been seen before, elsewhere
+        rest = found.rest
+        if generation.phase is Phase.READING and rest is not None and self.of(rest.file) is None:
+            unheard_of = unheard_of or rest.file not in self._waiting
+            self._waiting[rest.file] = rest  # it does not have the rest of that one, but begins alike
         yield from self._release()
         if unheard_of and self.generations and self._searches < _SEARCHES_MOST:
             # Names shift while they are looked at, and one may have slipped through.
@@ -772,8 +802,12 @@ class Log:
     def _release(self) -> Iterator[Command]:
         if not (self._waiting or self._copies) or self._unsettled:
             return
-        yield from self._let_go()
+        held = {each.known.file for each in self.generations if each.phase is Phase.HELD}
+        waits = self._begun_here if self._waiting.keys() - held else None  # until these are examined
+        yield from self._let_go(waits)
         waiting, self._waiting = self._waiting, {}
+        if waits is not None:
+            self._waiting[waits.known.file] = waiting.pop(waits.known.file)
         copies: dict[FileId, tuple[Place, str]] = {}
         if not self._has_unresolved:
             copies, self._copies = self._copies, {}

@@ -253,7 +253,7 @@ class TailRoute:
         """See `ingestd.daemon.source.Route.finder`."""
         from ingestd.tail.finder import TailFinder  # noqa: PLC0415 - they know each other; a worker needs no finder
 
-        return TailFinder(self, stored, once=surroundings.once, others=surroundings.others)
+        return TailFinder(self, stored, since=surroundings.since, once=surroundings.once, others=surroundings.others)
 
     def import_runner(self) -> None:
         """See `ingestd.daemon.source.Route.import_runner`."""

@@ -58,15 +58,20 @@ def test_what_is_stored_is_there_after_a_reopening(path):
 def test_a_route_has_run_once_it_looked_even_if_it_found_nothing(path):
     store = PositionStore(path)
     assert store.read() == {}
+    before = time.time()
     store.write(run=["r"])
+    since = store.read()["r"].since
+    assert before <= since <= time.time()
     store.write(run=["r", "s"])
     store.write([("older than the note", StoredPosition("a", 5, {}))])
     store.close()
-    assert stored(path) == {
-        "r": StoredRoute(),
-        "s": StoredRoute(),
-        "older than the note": StoredRoute([StoredPosition("a", 5, {})]),
-    }
+    read = stored(path)
+    assert read["r"] == StoredRoute(since=since)
+    assert read["s"].since >= since
+    assert read["older than the note"] == StoredRoute([StoredPosition("a", 5, {})])
+    change(path, "UPDATE run SET since = 'today' WHERE route = 's'")
+    with pytest.raises(PositionsDamaged, match=r"route 's': table run: since is not a Unix time, but 'today'\n"):
+        stored(path)
 
 
 def test_what_is_stored_and_what_is_forgotten_is_one_write(path):
@@ -153,7 +158,7 @@ def test_what_an_ingestd_before_versions_wrote_is_taken_over(path, noted_runs):
     assert read["r"] == StoredRoute([StoredPosition("a", 5, {"path": "/a"})])
     assert ("s" in read) is noted_runs
     with sqlite3.connect(path) as database:
-        assert database.execute("PRAGMA user_version").fetchone() == (2,)
+        assert database.execute("PRAGMA user_version").fetchone() == (3,)
     database.close()
     assert stored(path) == read
 
@@ -166,12 +171,12 @@ def test_a_file_that_was_dumped_and_loaded_again_has_lost_its_version(path):
 
 def test_what_a_later_ingestd_wrote_is_refused_and_left_as_it_is(path):
     fill(path, a=5)
-    change(path, "PRAGMA user_version = 3")
+    change(path, "PRAGMA user_version = 4")
     before = path.read_bytes()
     with pytest.raises(PositionsDamaged) as refused:
         PositionStore(path)
     said = str(refused.value)
-    assert said.startswith(f"{path}: a later ingestd wrote this file (its format is 3; this one knows 2)\n")
+    assert said.startswith(f"{path}: a later ingestd wrote this file (its format is 4; this one knows 3)\n")
     assert "run that version, put back the backup from before the upgrade, or start over: move the file away" in said
     assert path.read_bytes() == before
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import tempfile
+import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -46,6 +47,7 @@ class Follower:
         self.looks = looks
         self.stored: dict[str, StoredPosition] = {}
         self.has_run = False
+        self.since = 0.0
         self.lines: list[tuple[str, bytes]] = []
         self.troubles: dict[str, str] = {}
         self.present_troubles: dict[str, str] = {}
@@ -72,7 +74,8 @@ class Follower:
     def start(self) -> None:
         stored = list(self.stored.values()) if self.has_run else None
         others: list[Finder] = [each.finder for each in self.beside]
-        self.finder = TailFinder(self.route, stored, once=self.once, others=others, looks=self.looks)
+        looks, since = self.looks, self.since
+        self.finder = TailFinder(self.route, stored, once=self.once, since=since, others=others, looks=looks)
         self.reader = self.route.opener(self.readied.append, self.changed.append)  # type: ignore[assignment]
 
     def stop(self) -> None:
@@ -177,6 +180,7 @@ class Follower:
         before = len(self.found)
         await self.finder.scan(self)
         self.has_run = True
+        self.since = self.since or time.time()
         return self.found[before:]
 
     async def begin(self) -> None:

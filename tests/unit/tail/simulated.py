@@ -1449,7 +1449,7 @@ def patches(machine: Callable[[], Machine]) -> list[tuple[Any, str, Any]]:
     timed = (examinations_module, finder_module, news_module, thread_module, vanished_module)
     return [
         *((module, "os", system) for module in (directories_module, looks_module, listings_module, searching_module)),
-        (known_module, "_births", itertools.count(1)),
+        (known_module, "_births", itertools.count(1, 1 << 12)),
         *((module, "open_text", open_text) for module in (looks_module, searching_module)),
         *((module, "_log", SimpleNamespace(warning=lambda *_, **__: None)) for module in (finder_module, news_module)),
         *((module, "identify", identify) for module in (looks_module, searching_module)),

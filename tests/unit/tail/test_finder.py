@@ -558,6 +558,7 @@ async def test_once_a_copy_in_the_making_that_is_complete_before_its_log_is_trun
 
 async def test_what_is_no_readable_text_file_is_named_once(follow: Any, tmp_path: Path) -> None:
     (tmp_path / "directory.log").mkdir()
+    append(tmp_path / "directory.log" / "in.log", "in")
     os.mkfifo(tmp_path / "fifo.log")
     (tmp_path / "dangling.log").symlink_to(tmp_path / "nowhere")
     (tmp_path / "circle.log").symlink_to(tmp_path / "circle.log")
@@ -567,10 +568,10 @@ async def test_what_is_no_readable_text_file_is_named_once(follow: Any, tmp_path
     with socket.socket(socket.AF_UNIX) as listener:
         os.chdir(tmp_path)  # the path of a socket has at most 107 bytes
         listener.bind("socket.log")
-        follower = follow("*.log", "directory.log", "missing.log", rescan_interval=0.05)
+        follower = follow("*.log", "directory.log", "directory.log/in.log", "missing.log", rescan_interval=0.05)
         await follower.settle()
         append(tmp_path / "a.log", "one")  # so that there is another pass
-        await follower.reads("one")
+        await follower.reads("in", "one")
     reasons = {Path(thing).name: reason for thing, reason in follower.told}
     assert len(reasons) == len(follower.told), "trouble is told once a state"
     assert reasons["directory.log"] == "a directory, not a file"
@@ -581,7 +582,7 @@ async def test_what_is_no_readable_text_file_is_named_once(follow: Any, tmp_path
     assert reasons["binary.log"].startswith("holds NUL bytes")
     assert reasons["packed.log"].startswith("compressed, but not called so")
     assert reasons["missing.log"] == "no such file"
-    assert len(follower.found) == 1
+    assert len(follower.found) == 2
 
 
 @pytest.mark.parametrize(("content", "word"), [(b"a\0b\n", "NUL"), (gzip.compress(b"text\n"), "compressed")])

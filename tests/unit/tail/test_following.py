@@ -479,6 +479,20 @@ def walk_while(walk: Callable[..., Any], log: Any, number: int) -> Callable[...,
 # Directories
 
 
+@pytest.mark.parametrize("glob", ["a.log", "*.log"])
+async def test_the_first_log_of_all_came_and_was_rotated_while_we_were_down(follow: Any, log: Any, glob: str) -> None:
+    # Nothing was stored that says how far the run before had seen: 400 of 400 lines were lost.
+    append(log.with_name("a.log.9"), "from before the first run")
+    follower = follow(glob)
+    await follower.settle()
+    follower.stop()
+    append(log, "one")
+    log.rename(log.with_name("a.log.1"))
+    append(log, "two")
+    follower.start()
+    await follower.reads("one", "two")
+
+
 @pytest.mark.parametrize("down", [False, True])
 async def test_rotated_to_another_directory(follow: Any, log: Any, down: bool) -> None:
     # `olddir`: where the first one goes, the others are looked for too.
@@ -1847,6 +1861,25 @@ async def test_compressed_while_we_were_down_is_read_on(follow: Any, log: Any, c
     await follower.reads("1", "2", "3")
     assert not follower.losses
     assert not follower.troubles
+
+
+async def test_a_compressed_file_beside_its_log_is_no_copy_of_another_log(follow: Any, tmp_path: Path) -> None:
+    # Another log of that name has had the same lines: all 400 of this one were lost.
+    one, two = (tmp_path / name / "a.log" for name in ("one", "two"))
+    for log in (one, two):
+        log.parent.mkdir()
+        append(log.with_name("b.log"), f"{log.parent.name} is known")
+    follower = follow("*/*.log")
+    await follower.settle()
+    append(one, "the same")
+    await follower.settle()
+    follower.stop()
+    append(two, "the same")
+    compress(two.rename(two.with_name("a.log.1")))
+    append(two, "later")
+    follower.start()
+    await follower.until(lambda: len(follower.lines) >= 5)
+    assert follower.texts[2:] == [b"the same", b"the same", b"later"]
 
 
 @pytest.mark.parametrize("glob", ["a.log", "a.log*"])

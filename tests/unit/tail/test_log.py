@@ -404,10 +404,51 @@ def test_a_file_that_was_truncated_before_it_was_examined_is_as_long_as_it_was_t
     log.step(Seen(place(7, 5), here=True))
     log.step(Ended("0", End(TRUNCATED, PATH, 5, 5), known(7, 5)))
     log.step(Sought("0", place(7, 8)))
-    commands = log.step(Examined(place(7, 8), plain(4)))
+    (seek,) = (each for each in log.step(Examined(place(7, 8), plain(4))) if isinstance(each, Seek))
+    commands = log.step(Sought(seek.generation.source, place(7, 4), intact=True))
     (read,) = (each.generation for each in commands if isinstance(each, Read))
     log.step(Ended(read.source, End(GONE, PATH, 0, 4), read.known))
     assert read.known.size == 4
+
+
+def test_nothing_of_a_file_is_read_while_what_may_have_been_in_it_before_is_sought() -> None:
+    """It was empty, was written to, copied, truncated and written to again before it was examined.
+
+    It was read at once. The daemon was stopped before the search was answered: then nobody looked for the copy.
+    """
+    log = Log(PATH)
+    log.step(Examined(place(7, 0), Empty()))
+    log.step(Seen(place(7, 3, modified=150), here=True))
+    keep, seek = log.step(Examined(place(7, 3, modified=150), plain(8)))
+    assert isinstance(keep, Keep)
+    assert isinstance(seek, Seek)
+    assert (keep.generation.known.read, keep.generation.position, keep.generation.known.modified) == (8, 0, 100)
+    copied = place(8, 5, f"{PATH}.1", 160)
+    commands = log.step(Sought(keep.generation.source, place(7, 9, modified=180), intact=True, between=(copied,)))
+    assert commands == [Examine(copied), Seek(keep.generation)]
+    (read,) = log.step(Examined(copied, plain(5)))
+    assert isinstance(read, Read)
+    assert log.step(Sought(keep.generation.source, place(7, 9, modified=180), intact=True)) == [Read(keep.generation)]
+    assert log.generations == [read.generation, keep.generation]
+    assert birth_of(read.generation.source) < birth_of(keep.generation.source)
+
+
+def test_what_may_have_been_in_a_file_before_is_sought_in_the_next_run_too() -> None:
+    """The daemon was stopped during the search. Nothing of the file was read yet."""
+    log = log_with(known(7, 5), position=0)
+    assert log.step(Seen(place(7, 5, modified=200), here=True)) == []
+    assert [each.generation.source for each in log.step(Listed()) if isinstance(each, Seek)] == ["0"]
+
+
+def test_the_next_run_looks_for_what_was_found_and_not_stored_yet() -> None:
+    """A log was copied and truncated twice around a start. The daemon stopped before the second copy was examined."""
+    log = log_with(known(7, 5))
+    log.step(Seen(place(7, 2, modified=300), here=True))
+    copies = place(8, 6, f"{PATH}.2", 150), place(9, 4, f"{PATH}.1", 200)
+    commands = log.step(Sought("0", place(7, 2, modified=300), rest=copies[0], between=copies[1:]))
+    (anew,) = (each.generation for each in commands if isinstance(each, Keep))
+    assert anew.known.path == PATH
+    assert anew.known.modified < copies[1].modified
 
 
 def test_a_compressed_file_with_less_than_its_file_had_is_a_loss() -> None:
