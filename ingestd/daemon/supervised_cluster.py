@@ -177,7 +177,8 @@ class SupervisedCluster:
         known = None if snapshot is None else snapshot.topics.get(topic)
         if known is not None and known.error not in (ErrorCode.none, ErrorCode.unknown_topic_or_partition):
             return f"topic {topic} can not be used: {known.error.name.upper()}"
-        made = "the cluster did not make it" if self.settings.create_topics else "create_topics is false"
+        make = f"create_topics is false: make it with `ingestd topics create {topic}`"
+        made = "the cluster did not make it" if self.settings.create_topics else make
         return f"topic {topic} is missing, and {made}; delivery begins by itself once the topic is there"
 
     def wanted(self, topics: Collection[str], reason: str) -> None:

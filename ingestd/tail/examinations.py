@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Final
 
 from ingestd.tail.facts import NOTHING
 from ingestd.tail.looks import Examination
-from ingestd.tail.rotation import date_of
+from ingestd.tail.rotation import date_of, is_rotated_from
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection
@@ -85,6 +85,8 @@ class Examinations:
         binary = route.binary == "accept"
         head = heads.seen.pop(place.file, b"")  # if it changed, it is compared with all the next time
         originals = self._originals(place, (*called, log.path), heads.apart_from(head))
+        if place.codec and is_rotated_from(place.path, log.path):  # another log may have had the same lines
+            originals = tuple(each for each in originals if each.akin)
         return Examination(place, originals, at_end, binary, patient, making, repeated, tuple(called), head)
 
     def doubt(self, file: FileId, doubts: int) -> None:

@@ -61,7 +61,8 @@ def _finds_no_room(size: int, rest: RestOfFile) -> str | None:
     return f"expected at most {largest_batch(arena_bytes)} bytes with an arena_bytes of {arena_bytes} in [daemon]"
 
 
-_Glob = Annotated[str, Expected('an absolute path of files without "..", as in "/var/log/app/*.log"', _is_glob)]
+_FILES: Final = 'an absolute path of files, without ".." or a "/" at its end, as in "/var/log/app/*.log"'
+_Glob = Annotated[str, Expected(_FILES, _is_glob)]
 
 
 @dataclass(frozen=True, slots=True)

@@ -265,7 +265,7 @@ class Searches:
             and not (search.new_since and place.file.birth <= search.new_since)
             and (now is None or not place.file.same(now.file))
         ]
-        packed = [place for place in found if place.codec and _has_one_of(place, (known, *search.others))]
+        packed = [place for place in found if place.codec and _has_one_of(place, _may_be_in(place, search))]
         found = [place for place in found if place not in packed]
         return tuple(sorted(found, key=lambda place: place.modified)), tuple(packed)
 
@@ -376,6 +376,20 @@ def _is_of_another(search: Search, path: str) -> bool:
         return max(above, default=0), os.path.basename(moved_to) in called
 
     return nearness(search.others_in) > nearness(search.directories)
+
+
+def _may_be_in(place: Place, search: Search) -> list[Known]:
+    """The generations whose content a compressed file may have. Beside a log it is one of logs there.
+
+    Logs elsewhere may have had the same lines.
+    """
+    directory = os.path.dirname(place.path)
+
+    def is_beside(known: Known) -> bool:
+        return directory in {os.path.dirname(known.log), os.path.dirname(known.path)}
+
+    beside = is_beside(search.known)
+    return [search.known, *(each for each in search.others if not beside or is_beside(each))]
 
 
 def _has_one_of(place: Place, generations: Iterable[Known]) -> bool:
