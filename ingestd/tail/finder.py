@@ -140,7 +140,7 @@ class TailFinder:
         self._looks = looks or Looks()
         self._thread = thread or LookThread(route.name, lambda: self._looks.steps, self._tell_hanging)
         self._first_run = stored is None
-        self._since = int(since * 1e9)
+        self._since = max(0, int(since * 1e9) - GRAIN)
         self._new_since = 0
         """In the first pass, until when (ns) the run before saw all files. New logs came, and were rotated, since."""
         self._first_pass = True
