@@ -11,15 +11,14 @@ import os
 import posixpath
 import re
 import stat
-import sys
 from collections import Counter
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from pathlib import Path
 from random import Random
 from typing import TYPE_CHECKING, TypeAlias
 
 import pytest
+from simulated import SECOND, Dentry, Failure, Inode, Machine, Token, patches, require
 
 from ingestd.tail.facts import (
     DELETED,
@@ -27,9 +26,6 @@ from ingestd.tail.facts import (
 )
 from ingestd.tail.rotation import codec_of, is_rotation_of
 from ingestd.tail.route import TailRoute
-
-sys.path.insert(0, str(Path(__file__).parent))
-from simulated import SECOND, Dentry, Failure, Inode, Machine, Token, patches, require
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
