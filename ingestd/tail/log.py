@@ -82,7 +82,7 @@ class Log:
     Invariants
         A file is one generation at a time, whatever it is called.
         While the content of an older generation is looked for, no newer one begins, unless its disk is not there.
-        No row tells of a later time than a file that is known and not stored: so the next run still looks for that file.
+        No row tells of a later time than a file that is known and not stored: the next run still looks for that file.
         What ends unread is read elsewhere, or said to be lost.
     """
 
