@@ -111,13 +111,15 @@ class End(NamedTuple):
     """How a source ended. `kind` is the route's own word; `path` is where its bytes were last.
 
     Everything before `position` was read and is acknowledged. `size` is how many bytes it is known to have had. If that
-    is more than `position`, the rest was not read.
+    is more than `position`, the rest was not read. `unread_since`: so many other contents were at its place after it,
+    before this was told, and went unread.
     """
 
     kind: str
     path: str
     position: int
     size: int
+    unread_since: int = 0
 
 
 @dataclass(frozen=True, slots=True)

@@ -304,6 +304,8 @@ class Generation:
     """Empty in an earlier run, and not examined in this one."""
     cut: bool = False
     """Its file was truncated as it was read, or is gone. Others may have been written there and rotated since."""
+    unread_since: int = 0
+    """How often its file, after it was truncated, was truncated again before that was told."""
     grown: int = 0
     """Bytes that its file, which is compressed, has more than when it was read to its end, if that is read now."""
     away: bool = False

@@ -730,6 +730,8 @@ class Log:
             if generation.known.witness is None and found.between:
                 generation.known = generation.known._replace(size=0)  # nobody can tell that it is none of these
             yield from self._replace(generation, found.rest, TRUNCATED if found.at is not None else DELETED)
+            if generation.unread_since > len(found.between) and not self.matches(f"{self.path}.1"):
+                yield Untold(generation)  # where a glob takes copies, they are read, and not among these
             if found.at is not None:
                 yield from self._begin_anew(found.at)
                 if seen > found.at.size:  # of that content or of one that came after it
@@ -824,7 +826,7 @@ class Log:
         if generation is None:
             return
         generation.untold = generation.untold and end.position == generation.position
-        generation.orphaned = end.kind == GONE
+        generation.orphaned, generation.unread_since = end.kind == GONE, end.unread_since
         generation.position = end.position
         size = max(known.size, end.size, generation.size if end.kind == GONE and not known.codec else 0)
         path = self.newest_path(generation, known)

@@ -290,7 +290,8 @@ class TailReader:
 
     def _heard(self, key: Hashable, events: int) -> None:
         source = cast("AnySource", key)
-        if (events != WRITTEN and source.look()) or events & (WRITTEN | OVERFLOW):
+        changed = source.look() if events != WRITTEN or source.finished is not None else True
+        if changed or events & OVERFLOW:
             self._ready(source.name)
 
     def _tick(self) -> None:

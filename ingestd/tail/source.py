@@ -107,6 +107,8 @@ class TailSource:
         self._scanned = 0
         self._within_split = False
         self._waiting: deque[tuple[int, Callable[[], None]]] = deque()
+        self._next_size = 0
+        """Bytes of what was written to the file after it was truncated, when last looked at."""
 
     # What the runner asks.
 
@@ -180,6 +182,9 @@ class TailSource:
         return True  # `read` meets the error too, and may raise it
 
     def _look(self) -> bool:
+        if self.finished is not None:
+            self._look_at_next(self.finished)
+            return False
         if self._text is None:
             there = _status_at(self._known.path)
             if there is None or there.st_ino != self._known.file.inode:
@@ -192,6 +197,15 @@ class TailSource:
         # What is concluded needs no look: since it was read last, there is a time at which it wakes its reader.
         expected = self._modified, self._position + self._scanned, self._linked
         return (status.st_mtime_ns, status.st_size, status.st_nlink > 0) != expected
+
+    def _look_at_next(self, finished: End) -> None:
+        """What comes after a truncation is read once all before it is acknowledged. It may be truncated before that."""
+        there = _status_at(self._known.path) if finished.kind == "truncated" else None
+        if there is None or there.st_ino != self._known.file.inode:
+            return
+        if there.st_size < self._next_size:
+            self.finished = finished._replace(unread_since=finished.unread_since + 1)
+        self._next_size = there.st_size
 
     def _follow(self, text: Text, status: os.stat_result) -> None:
         """Where the file is now, the kernel says."""
@@ -244,6 +258,7 @@ class TailSource:
             with suppress(OSError):
                 self._follow(self._text, self._text.status())
         self.finished = End(kind, self._known.path, self._position, max(self._most, self._position))
+        self._look_at_next(self.finished)
         self.release()
         self._let_pass(math.inf)
         return None

@@ -634,6 +634,32 @@ async def test_files_met_compressed_are_read_in_order_also_when_we_restart_befor
     assert not follower.losses
 
 
+@pytest.mark.parametrize("copied", [False, True])
+async def test_what_is_truncated_again_before_what_was_there_first_is_acknowledged_is_said(
+    follow: Any, log: Any, copied: bool
+) -> None:
+    # The brokers are away. Of three contents the second was lost without a word.
+    follower = follow(rescan_interval=0.05)
+    append(log, "one")
+    await follower.begin()
+    (source,) = follower.sources
+    assert follower.read(source)
+
+    async def goes_on(line: str) -> None:
+        os.truncate(log, 0)
+        append(log, line)
+        await asyncio.sleep(0.05)  # so that its reader hears of it
+        follower.read(source)
+
+    await goes_on("second")
+    if copied:
+        shutil.copyfile(log, log.with_name("a.log.1"))
+    await goes_on("3")
+    follower.acknowledge(source)
+    await follower.reads("one", *(["second"] if copied else []), "3")
+    assert follower.files_gone == (not copied)
+
+
 async def test_what_is_copied_and_truncated_twice_before_it_is_acknowledged_is_read_in_order(
     follow: Any, log: Any
 ) -> None:
