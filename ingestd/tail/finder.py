@@ -142,7 +142,7 @@ class TailFinder:
         self._first_run = stored is None
         self._since = max(0, int(since * 1e9) - GRAIN)
         self._new_since = 0
-        """In the first pass, until when (ns) the run before saw all files. New logs came, and were rotated, since."""
+        """Until when (ns) all files were seen; a log that is met now may have been rotated since. 0: it was not."""
         self._first_pass = True
         self._logs: dict[str, Log] = {}
         self._log_of: dict[str, Log] = {}
@@ -447,7 +447,11 @@ class TailFinder:
                 if sighting.through and self._log_at(sighting.path) == sighting.path:
                     self._lead(sighting.path, sighting.through)
             await self._files.led(self, PATIENCE)
+        if not self._first_pass:  # nobody told of what is new here: its directory is, or events are missing
+            self._new_since = self._unseen.all_known
         await in_turns(((sighting, None) for sighting in found.sightings), self._sighted)
+        if not self._first_pass:
+            self._new_since = 0
         self._names.listed = frozenset()
 
     def _drop_watches(self, listed: AbstractSet[str]) -> None:

@@ -160,18 +160,16 @@ class Kin:
         of = {log for log, _ in found.values()}
         rotated = {log for log in of if any(is_rotated_from(log.path, path) for path in paths)}
 
-        def is_beside(*named: str) -> bool:
-            beside = tuple({f"{os.path.dirname(path)}/" for path in named})
-            return any(path.startswith(beside) for path in paths)
-
-        # Many directories have an app.log: only what is beside it, or below it, is called after it.
-        near = {log for log in of if is_beside(log.path, *self._through.get(log.path, ()))}
+        names_at = {path: names_of(path) for path in paths}
 
         def is_akin(log: Log, generation: Generation) -> bool:
-            if log in rotated:
-                return True
-            is_called = log.path in called_so or generation.known.path.endswith(ends)
-            return is_called and (log in near or is_beside(generation.known.path))
+            """Many directories have an app.log: only what is beside it, or below it, is called after it."""
+            written_at = {log.path, *self._through.get(log.path, ()), generation.known.path}
+            return log in rotated or any(
+                os.path.basename(each) in names and path.startswith(f"{os.path.dirname(each)}/")
+                for each in written_at
+                for path, names in names_at.items()
+            )
 
         return tuple(self._original(log, each, akin=is_akin(log, each)) for log, each in found.values())
 

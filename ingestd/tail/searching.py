@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Final
 from ingestd.tail.content import HEAD_BYTES
 from ingestd.tail.facts import Place, Sought
 from ingestd.tail.file_id import identify, may_hold
-from ingestd.tail.known import Known, birth_of
+from ingestd.tail.known import Known, birth_of, witness_before
 from ingestd.tail.listings import Listing, Moved, files_in, joined, settled_stamp
 from ingestd.tail.rotation import names_of
 from ingestd.tail.text import open_text
@@ -22,8 +22,11 @@ if TYPE_CHECKING:
     from ingestd.tail.file_id import FileId
     from ingestd.tail.globs import Globs
     from ingestd.tail.listings import Near
+    from ingestd.tail.text import Text
 
 __all__ = ["Search", "Searches"]
+
+_CHUNK_BYTES: Final = 1 << 16
 
 _TRIES: Final = 10
 """So often a search begins again where names shift under it."""
@@ -194,7 +197,7 @@ class Searches:
         return None
 
     def _by_content(self, search: Search, at: Place | None) -> Place | None:
-        """The copy, or the compressed successor, that has the bytes of the witness; the newest first.
+        """The copy, or the compressed successor, that has the bytes of the witness: the newest; see `_first_of`.
 
         What was modified when the file was comes before all: it is that file, moved to another file system. What stands
         where the log is written may be the next generation, with the same header: it comes last.
@@ -220,16 +223,20 @@ class Searches:
                 and (not place.codec or place.modified // 10**9 >= known.modified // 10**9)
             ]
             found.sort(key=likelihood, reverse=True)
-            shifted = False
+            shifted, holding = False, list[Place]()
             for place in found:
                 try:
                     if self._holds(place, known, search.position):
-                        self._claimed[place.file] = search.source
-                        return place
-                    without.add(place.file)
+                        holding.append(place)
+                    else:
+                        without.add(place.file)
                 except _Shifted:
                     self._seen.pop(place.file.inode, None)
                     shifted = True
+            if holding:
+                place = _first_of(holding, known)
+                self._claimed[place.file] = search.source
+                return place
             # Another file may have the inode number of one that was listed. A second listing has nothing new, or it.
             # Of a log that is still there, and was truncated, the copy may just have been made.
             stands = self._stands(search.directories) and (at is None or self._moved(search).stands())
@@ -392,6 +399,32 @@ def _may_be_in(place: Place, search: Search) -> list[Known]:
     return [search.known, *(each for each in search.others if not beside or is_beside(each))]
 
 
+def _first_of(holding: Sequence[Place], known: Known) -> Place:
+    """Of files that all have the bytes of a witness, the one with its content: many generations may have one header.
+
+    holding: the most likely one first. It has what the others have, if they are copies of one file. One that is older,
+    and has other lines, came before it.
+    """
+    first, *others = holding
+    for place in sorted(others, key=lambda each: each.modified, reverse=True):
+        if known.modified // 10**9 <= place.modified // 10**9 and place.modified < first.modified:
+            with suppress(OSError), open_text(place.path, place.codec) as text:
+                end = _end_of(text)
+                witness = witness_before(text, end)
+                with open_text(first.path, first.codec) as later:
+                    if witness is not None and not witness.ends(later):
+                        first = place
+    return first
+
+
+def _end_of(text: Text) -> int:
+    """The length of a text. A compressed one is read to its end, once. Raises `OSError`."""
+    end = text.size
+    while data := text.read(end, _CHUNK_BYTES):
+        end += len(data)
+    return end
+
+
 def _has_one_of(place: Place, generations: Iterable[Known]) -> bool:
     """Whether a compressed file has the content of one of these. Its text is read forward, once."""
     witnesses = [known.witness for known in generations if known.witness is not None]
@@ -399,7 +432,9 @@ def _has_one_of(place: Place, generations: Iterable[Known]) -> bool:
         with open_text(place.path, place.codec) as text:
             head = text.read(0, HEAD_BYTES)
             alike = [witness for witness in witnesses if witness.begins(head)]
-            return any(witness.ends(text) for witness in sorted(alike, key=lambda witness: witness.at))
+            alike.sort(key=lambda witness: witness.at)
+            # Where more follows, it may be another generation with the same header: who examines it says so.
+            return any(witness.ends(text) and not text.read(witness.at, 1) for witness in alike)
     except OSError:
         return False  # damaged or in the making: who examines it says so
 

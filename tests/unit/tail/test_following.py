@@ -20,11 +20,13 @@ import lz4.frame
 import pytest
 import structlog
 import zstandard
+from rotator import Rotator
 
 from ingestd.daemon.source import StoredPosition
 from ingestd.tail import awaited
 from ingestd.tail import finder as finder_module
 from ingestd.tail import finished as finished_module
+from ingestd.tail import news as news_module
 from ingestd.tail import source as source_module
 from ingestd.tail import watch as watch_module
 from ingestd.tail.looks import Looks
@@ -479,10 +481,28 @@ def walk_while(walk: Callable[..., Any], log: Any, number: int) -> Callable[...,
 # Directories
 
 
+@pytest.mark.parametrize("rotate", [Rotator.rename, Rotator.copy])
+async def test_a_log_in_a_new_directory_is_rotated_before_we_look(
+    follow: Any, tmp_path: Path, rotate: Callable[[Rotator], None]
+) -> None:
+    # The supervisor was frozen. What was rotated meanwhile was lost without a word (4 of 4).
+    (tmp_path / "known").mkdir()
+    append(tmp_path / "known" / "a.log", "known")
+    follower = follow("*/a.log")
+    await follower.settle()
+    rotator = Rotator(tmp_path / "new" / "a.log")
+    rotator.log.parent.mkdir()
+    rotator.write()
+    rotate(rotator)
+    rotator.write()
+    await follower.reads("known", *(line.decode() for line in rotator.lines))
+
+
 @pytest.mark.parametrize("glob", ["a.log", "*.log"])
 async def test_the_first_log_of_all_came_and_was_rotated_while_we_were_down(follow: Any, log: Any, glob: str) -> None:
     # Nothing was stored that says how far the run before had seen: 400 of 400 lines were lost.
     append(log.with_name("a.log.9"), "from before the first run")
+    await asyncio.sleep(2 * news_module.GRAIN / 1e9)
     follower = follow(glob)
     await follower.settle()
     follower.stop()
@@ -1887,6 +1907,30 @@ async def test_compressed_while_we_were_down_is_read_on(follow: Any, log: Any, c
     await follower.reads("1", "2", "3")
     assert not follower.losses
     assert not follower.troubles
+
+
+@pytest.mark.parametrize("rotations", [1, 2, 3])
+@pytest.mark.parametrize("packed", [(0,), (1,), (2,), (2, 3)])
+async def test_what_begins_with_one_header_is_rotated_while_only_that_was_read(
+    follow: Any, log: Any, packed: tuple[int, ...], rotations: int
+) -> None:
+    # Each file has the bytes before the position. A later one was taken for the copy: the lines of the first were lost.
+    append(log, "header")
+    rotator = Rotator(log)
+    follower = follow("a.log")
+    await follower.settle()
+    follower.stop()
+    expected = ["header"]
+    for number in range(rotations):
+        append(log, f"content {number}")
+        expected += [f"content {number}", "header"]
+        rotator.rename()
+        append(log, "header")
+        rotator.compress(*packed)
+    append(log, "last")
+    follower.start()
+    await follower.reads(*expected, "last")
+    assert not follower.losses
 
 
 async def test_a_compressed_file_beside_its_log_is_no_copy_of_another_log(follow: Any, tmp_path: Path) -> None:

@@ -201,3 +201,18 @@ def test_what_names_say_is_asked_once_for_a_log_however_many_generations_it_has(
     monkeypatch.setattr(kin_module, "is_rotated_from", lambda *paths: asked.append(paths))
     assert len(kin_of(log).originals(Place(PATH, file(7), 4, 100))) == 200
     assert len(asked) == 1
+
+
+def test_what_links_that_are_beside_each_other_lead_to_are_other_logs() -> None:
+    """The kubelet's: each log leads to a `0.log` of a pod. Files of one pod were read as those of another one."""
+    logs = [Log(f"/containers/{name}.log") for name in ("a", "b")]
+    ways = {log.path: (f"/pods/{log.path[12]}/0.log",) for log in logs}
+    kin = Kin({log.path: log for log in logs}, ways, Files(), lambda _: None, Globs([], []), once=False)
+    for log in logs:
+        kin.name(log.path, log.path)
+        kin.name(ways[log.path][0], log.path)
+    begin(logs[0], Place("/pods/a/0.log", file(7), 4, 100))
+    others, own = (f"/pods/{name}/0.log.1" for name in ("b", "a"))
+    for path, called, akin in ((others, logs[1].path, False), (own, logs[0].path, True)):
+        compared = kin.originals(Place(path, file(8), 4, 100), [called])
+        assert [each.akin for each in compared] == [akin]
