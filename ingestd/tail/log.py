@@ -424,6 +424,8 @@ class Log:
                     yield from self._seek_content(born)
             case Refused(reason):
                 yield Refuse(place, reason)
+                if known is not None and known.copy_of == NOTHING:
+                    yield from self._drop(known)
                 yield from self._supersede()
             case Plain(_, witness):
                 since = self._unseen_before(place, witness, known, was_empty=was_empty, emptied=emptied)
