@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Final
 
@@ -356,18 +356,27 @@ class Searches:
     @staticmethod
     def _holds(place: Place, known: Known, position: int) -> bool:
         try:
-            with open_text(place.path, place.codec) as text:
-                if not identify(text.descriptor).same(place.file):
-                    raise _Shifted
+            with _opened(place) as text:
                 return (bool(place.codec) or text.size >= position) and known.holds(text)
-        except FileNotFoundError:
-            raise _Shifted from None
         except OSError:
             return False  # the content can not be found there
 
 
 class _Shifted(Exception):
     """A file is not where it was seen a moment ago."""
+
+
+@contextmanager
+def _opened(place: Place) -> Iterator[Text]:
+    """A file that was found, as text. Raises `_Shifted` if it is not there any more, and `OSError`."""
+    try:
+        opened = open_text(place.path, place.codec)
+    except FileNotFoundError:
+        raise _Shifted from None
+    with opened as text:
+        if not identify(text.descriptor).same(place.file):
+            raise _Shifted
+        yield text
 
 
 def _is_of_another(search: Search, path: str) -> bool:
@@ -403,17 +412,15 @@ def _first_of(holding: Sequence[Place], known: Known) -> Place:
     """Of files that all have the bytes of a witness, the one with its content: many generations may have one header.
 
     holding: the most likely one first. It has what the others have, if they are copies of one file. One that is older,
-    and has other lines, came before it.
+    and has other lines, came before it. Raises `_Shifted`.
     """
     first, *others = holding
     for place in sorted(others, key=lambda each: each.modified, reverse=True):
         if known.modified // 10**9 <= place.modified // 10**9 and place.modified < first.modified:
-            with suppress(OSError), open_text(place.path, place.codec) as text:
-                end = _end_of(text)
-                witness = witness_before(text, end)
-                with open_text(first.path, first.codec) as later:
-                    if witness is not None and not witness.ends(later):
-                        first = place
+            with suppress(OSError), _opened(place) as text, _opened(first) as later:  # if damaged, its reader says so
+                end = witness_before(text, _end_of(text))
+                if end is not None and not end.ends(later):
+                    first = place
     return first
 
 
