@@ -290,8 +290,8 @@ class TailReader:
 
     def _heard(self, key: Hashable, events: int) -> None:
         source = cast("AnySource", key)
-        changed = source.look() if events != WRITTEN or source.finished is not None else True
-        if changed or events & OVERFLOW:
+        looked = (events != WRITTEN or source.finished is not None) and source.look()
+        if looked or events & (WRITTEN | OVERFLOW):
             self._ready(source.name)
 
     def _tick(self) -> None:
