@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 import shlex
 import sqlite3
@@ -155,11 +156,11 @@ class PositionFile:
                 routes: dict[str, StoredRoute] = {}
                 if columns := _columns(database, "run"):
                     since = "since" if "since" in columns else "NULL"
-                    for route, time_of in database.execute(f"SELECT route, {since} FROM run"):  # noqa: S608 - one of two words
-                        if not isinstance(time_of, float | None):
-                            problem = f"table run: since is not a Unix time, but {_shown(time_of)}"
+                    for route, noted in database.execute(f"SELECT route, {since} FROM run"):  # noqa: S608 - one of two words
+                        if noted is not None and not (isinstance(noted, float) and 0 <= noted < math.inf):
+                            problem = f"table run: since is not a Unix time, but {_shown(noted)}"
                             raise self._damaged(f"route {_shown(route)}: {problem}")
-                        routes[str(route)] = StoredRoute(since=time_of or 0.0)
+                        routes[str(route)] = StoredRoute(since=noted or 0.0)
                 missing = "missing" if "missing" in _columns(database, "position") else "NULL"
                 for row in database.execute(f"SELECT route, source, position, detail, {missing} FROM position"):  # noqa: S608 - one of two words
                     self._take(row, routes)

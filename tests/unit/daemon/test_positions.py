@@ -69,9 +69,10 @@ def test_a_route_has_run_once_it_looked_even_if_it_found_nothing(path):
     assert read["r"] == StoredRoute(since=since)
     assert read["s"].since >= since
     assert read["older than the note"] == StoredRoute([StoredPosition("a", 5, {})])
-    change(path, "UPDATE run SET since = 'today' WHERE route = 's'")
-    with pytest.raises(PositionsDamaged, match=r"route 's': table run: since is not a Unix time, but 'today'\n"):
-        stored(path)
+    for wrong, shown in (("'today'", "'today'"), ("9e999", "inf"), ("-1", "-1.0")):
+        change(path, f"UPDATE run SET since = {wrong} WHERE route = 's'")
+        with pytest.raises(PositionsDamaged, match=f"route 's': table run: since is not a Unix time, but {shown}\n"):
+            stored(path)
 
 
 def test_what_is_stored_and_what_is_forgotten_is_one_write(path):
