@@ -32,7 +32,7 @@ __all__ = ["ingestd"]
 @click.group(context_settings={"help_option_names": ["-h", "--help"], "show_default": True, "max_content_width": 120})
 @click.version_option(__version__, message="%(prog)s %(version)s")
 def ingestd() -> None:
-    """Ships log files into Apache Kafka topics, and mirrors topics between clusters. Loses nothing."""
+    """Ships log files into Apache Kafka topics, and mirrors topics between clusters, at least once."""
 
 
 ingestd.add_command(broker)
@@ -61,7 +61,7 @@ of_topic = click.option("--topic", "-t", metavar="TOPIC", required=True)
 @click.option("--master", metavar="URL", help="Spark's master, for --engine spark.  [default: local[*]]")
 @click.option("--conf", metavar="spark.NAME=VALUE", multiple=True, help="A setting of Spark, for --engine spark.")
 def run(config: Path, once: bool, engine: str, master: str | None, conf: tuple[str, ...]) -> None:
-    """Run the daemon: tails, mirrors. In the foreground; SIGTERM and SIGINT drain it.
+    """Run the daemon in the foreground: tails, mirrors. SIGTERM and SIGINT drain it.
 
     CONFIG is the configuration file (TOML).
     """

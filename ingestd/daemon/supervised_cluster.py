@@ -177,9 +177,9 @@ class SupervisedCluster:
         known = None if snapshot is None else snapshot.topics.get(topic)
         if known is not None and known.error not in (ErrorCode.none, ErrorCode.unknown_topic_or_partition):
             return f"topic {topic} can not be used: {known.error.name.upper()}"
-        make = f"create_topics is false: make it with `ingestd topics create -c CONFIG {topic}`"
-        made = "the cluster did not make it" if self.settings.create_topics else make
-        return f"topic {topic} is missing, and {made}; delivery begins by itself once the topic is there"
+        by_hand = f"create_topics is false: make it with `ingestd topics create -c CONFIG {topic}`"
+        why = "the cluster did not make it" if self.settings.create_topics else by_hand
+        return f"topic {topic} is missing, and {why}; delivery begins by itself once the topic is there"
 
     def wanted(self, topics: Collection[str], reason: str) -> None:
         """A worker misses metadata.

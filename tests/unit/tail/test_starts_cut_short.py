@@ -56,7 +56,7 @@ async def test_nothing_is_lost_at_whatever_moment_a_start_is_cut_short(
     reads: bool,
     known: bool,
 ) -> None:
-    """`compressed`: which rotated file is compressed at each rotation. `known`: the log was there in the run before."""
+    """`compressed`: which rotated file is compressed each time; 0: none. `known`: the run before knew the log."""
     for changes in range(1, MOMENTS_MOST):
         rotator = Rotator(tmp_path / str(changes) / "a.log")
         rotator.log.parent.mkdir()
