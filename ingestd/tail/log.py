@@ -102,6 +102,8 @@ class Log:
     """Files that may have the content of what is looked for, and the logs that met them."""
     _missed: bool = False
     """Whether files may have come and gone unseen since the newest generation was last sought."""
+    _overtaken: bool = False
+    """Whether what is examined now may have come after files that went unseen. It waits for the search for them."""
     _arrived: bool = False
     """Whether there was an `Arrived` since a file was deleted at the log's path."""
     asked: str = ""
@@ -157,7 +159,7 @@ class Log:
             case Alone(file):
                 return [*self._alone(file)]
             case Missed(since):
-                self._missed = bool(self.generations)
+                self._missed = self._overtaken = bool(self.generations)
                 if not self.generations:
                     self.new_since = self.new_since or self.since
                 if since and self._missed:
@@ -351,11 +353,14 @@ class Log:
 
     def _go_on(self, generation: Generation, place: Place) -> Iterator[Command]:
         """Read it, or have it examined, once what is older is found."""
-        older = itertools.takewhile(lambda each: each is not generation, self.generations)
-        if any(each.phase is Phase.HELD or (self._is_missing(each) and not each.away) for each in older):
+        if self._is_older_awaited(generation):
             self._hold(generation, place)
         else:
             yield self._take_up(generation, place)
+
+    def _is_older_awaited(self, generation: Generation) -> bool:
+        older = itertools.takewhile(lambda each: each is not generation, self.generations)
+        return any(each.phase is Phase.HELD or (self._is_missing(each) and not each.away) for each in older)
 
     def _hold(self, generation: Generation, place: Place) -> None:
         """Have it wait until what is older is found."""
@@ -368,17 +373,23 @@ class Log:
         generation.phase = Phase.DONE
         return Examine(place)
 
-    def _let_go(self, but: Generation | None) -> Iterator[Command]:
-        """Take up what waits for older ones."""
-        for each in self.generations:
-            if each.phase is Phase.HELD and each is not but:
+    def _let_go(self, until: Generation | None) -> Iterator[Command]:
+        """Take up what waits, from the oldest one on."""
+        for each in itertools.takewhile(lambda each: each is not until, self.generations):
+            if each.phase is Phase.HELD:
                 yield self._take_up(each, self._waiting.pop(each.known.file))
 
-    @property
-    def _begun_here(self) -> Generation | None:
-        """What stands at the path, and waits for what may have been in its file before."""
-        here = None if self._here is None or self.careful else self.of(self._here)
-        return here if here is not None and here.phase is Phase.HELD and not here.position else None
+    def _begun_after(self, place: Place) -> Generation | None:
+        """The first one that waits for what may have come before it, where this file may have."""
+        begun = (each for each in self.generations if each.phase is Phase.HELD and each.copy_of is None)
+        for each in () if self.careful else begun:
+            if not each.position and self._age(self._waiting[each.known.file]) > self._age(place):
+                return each
+        return None
+
+    def _age(self, place: Place) -> tuple[bool, int, int]:
+        """Orders files by when they were written. Where clocks are coarse, the one that was made later is later."""
+        return self.stands(place.file), place.modified, place.file.birth
 
     def _supersede(self) -> Iterator[Command]:
         """Conclude files that left the path. Only a writer that has one open can still write to it."""
@@ -405,7 +416,6 @@ class Log:
 
     def _examined(self, examined: Examined) -> Iterator[Command]:
         place = examined.place
-        self._released.pop(place.file, None)
         known = self.of(place.file)
         was_empty = known is not None and known.unexamined
         # It came, was written to, copied perhaps, and truncated before anybody looked.
@@ -436,7 +446,8 @@ class Log:
                 yield from self._copied(place, examined.verdict, examined.asked or self.path)
         if self.new_since and self.generations and not self._unsettled:
             yield from self._seek_unseen()
-        if self._begun_here is not None and not self._released:
+        self._released.pop(place.file, None)
+        if self._waiting and not self._released:
             yield from self._release()
 
     def _unseen_before(
@@ -478,7 +489,7 @@ class Log:
                 yield from self._meet_again(known, place)  # asked for before it was read
                 return
             yield from self._drop(known)  # it begins after what came meanwhile, but for what stands at the path
-        follower = self._begun_here if known is None else self._follower(place.file)
+        follower = self._begun_after(place) if known is None else self._follower(place.file)
         generation = self._add(place, start, witness, Phase.READING, before=follower)
         generation.known = generation.known._replace(begun=bool(place.codec))
         if known is not None and self.asked == known.source:
@@ -488,7 +499,7 @@ class Log:
         yield from self._supersede()
 
     def _read_or_hold(self, generation: Generation, place: Place, *, hold: bool) -> Read | Keep:
-        if not hold:
+        if not (hold or self._overtaken or self._is_older_awaited(generation)):
             return self._read(generation)
         generation.copy_of, generation.known = None, generation.known._replace(done=False, copy_of="")
         self._hold(generation, place)
@@ -638,6 +649,7 @@ class Log:
         return any(map(self._unresolved, self.generations))
 
     def _listed(self) -> Iterator[Command]:
+        self._released.clear()  # what was not examined by now is gone, or another log's
         for generation in self.generations:
             if generation.phase is Phase.STORED and self._unresolved(generation):
                 generation.phase = Phase.SOUGHT
@@ -673,6 +685,8 @@ class Log:
         if asked:
             self.asked = ""
             self._missed = bool(self.generations) and (self._missed or generation is None or found.unavailable)
+            self._overtaken = self._missed
+            self._released.clear()  # what was gone before it was examined is found again
         if generation is None:
             return
         generation.away = found.unavailable
@@ -808,16 +822,15 @@ class Log:
         if not (self._waiting or self._copies) or self._unsettled:
             return
         held = {each.known.file for each in self.generations if each.phase is Phase.HELD}
-        waits = self._begun_here if self._waiting.keys() - held else None  # until these are examined
-        yield from self._let_go(waits)
-        waiting, self._waiting = self._waiting, {}
-        if waits is not None:
-            self._waiting[waits.known.file] = waiting.pop(waits.known.file)
+        new = {file: place for file, place in self._waiting.items() if file not in held}
+        unknown = min((*new.values(), *self._released.values()), key=self._age, default=None)
+        yield from self._let_go(None if unknown is None else self._begun_after(unknown))
+        self._waiting = {file: place for file, place in self._waiting.items() if file not in new}
         copies: dict[FileId, tuple[Place, str]] = {}
         if not self._has_unresolved:
             copies, self._copies = self._copies, {}
-        self._released = dict(waiting)
-        for place in sorted(waiting.values(), key=lambda each: each.modified):
+        self._released |= new
+        for place in sorted(new.values(), key=self._age):
             yield Examine(place)
         for place, asked in copies.values():
             yield Look(place.path, asked)
