@@ -22,6 +22,7 @@ __all__ = [
     "TRUNCATED",
     "VANISHED",
     "Alone",
+    "Answered",
     "Arrived",
     "Await",
     "Bury",
@@ -165,6 +166,13 @@ class Examined:
 
 
 @dataclass(frozen=True, slots=True)
+class Answered:
+    """A file that this log wanted to be examined was; what it is was told before, to whom it concerns."""
+
+    file: FileId
+
+
+@dataclass(frozen=True, slots=True)
 class Repeated:
     """A file that was unknown or empty is a copy of a generation. That may be one of another log.
 
@@ -253,7 +261,20 @@ class Deleted:
 
 
 Fact: TypeAlias = (
-    Alone | Arrived | Seen | Occupied | Examined | Repeated | Gone | Taken | Listed | Missed | Sought | Ended | Deleted
+    Alone
+    | Answered
+    | Arrived
+    | Seen
+    | Occupied
+    | Examined
+    | Repeated
+    | Gone
+    | Taken
+    | Listed
+    | Missed
+    | Sought
+    | Ended
+    | Deleted
 )
 
 

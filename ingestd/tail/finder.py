@@ -27,6 +27,7 @@ from ingestd.tail.facts import (
     TAKEN,
     VANISHED,
     Alone,
+    Answered,
     Await,
     Bury,
     Conclude,
@@ -578,6 +579,10 @@ class TailFinder:
         return [self._looks.look(path) for path in paths]
 
     def _judged(self, log: Log, wanted: Examination, examined: Examined | None) -> None:
+        self._tell_judged(log, wanted, examined)
+        self.apply(log, Answered(wanted.place.file))
+
+    def _tell_judged(self, log: Log, wanted: Examination, examined: Examined | None) -> None:
         doubts = self._examinations.take_doubts(wanted.place.file)
         if wanted.in_the_making and wanted.place.codec:
             self._call_later(COMPRESSING, self._due.look, wanted.place.path, None)
@@ -888,6 +893,7 @@ class TailFinder:
     def _want_examination(self, log: Log, place: Place) -> None:
         if reason := self._examinations.why_refused(place):
             self._tell_refused(place, reason)
+            self.apply(log, Answered(place.file))
             return
         self._examine_next(self._due, log, place)
 
@@ -904,6 +910,7 @@ class TailFinder:
             due.examinations[place.file] = log, place
         else:
             self._note_second_name({log.path, place.path}, other)
+            self.apply(log, Answered(place.file))
 
     def _note_second_name(self, names: set[str], log: Log) -> None:
         """A file of a log has other names, too. Copies of it may be called like rotations of these."""

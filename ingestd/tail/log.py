@@ -22,6 +22,7 @@ from ingestd.tail.facts import (
     NOTHING,
     TRUNCATED,
     Alone,
+    Answered,
     Arrived,
     Await,
     Bury,
@@ -149,6 +150,8 @@ class Log:
                 return [*self._repeated(fact)]
             case Gone(source, after):
                 return [*self._confirm_copies(source, after)]
+            case Answered(file):
+                return [*self._answered(file)]
             case Taken(file):
                 taken = self.of(file)
                 return [] if taken is None else [*self._drop(taken)]
@@ -252,7 +255,8 @@ class Log:
         generation = self.of(place.file)
         if here:
             self._here = place.file
-            if generation is not None and generation is self.generations[-1] and generation.copy_of is None:
+            followed = generation is not None and generation.copy_of is None and generation.phase is not Phase.STORED
+            if followed and generation is self.generations[-1]:
                 self._missed = False  # what came and went would have been seen by its reader
         if generation is None:
             yield from self._meet(place)
@@ -353,7 +357,7 @@ class Log:
 
     def _go_on(self, generation: Generation, place: Place) -> Iterator[Command]:
         """Read it, or have it examined, once what is older is found."""
-        if self._is_older_awaited(generation):
+        if self._is_older_awaited(generation) or self._may_follow_unknown(generation, place):
             self._hold(generation, place)
         else:
             yield self._take_up(generation, place)
@@ -361,6 +365,13 @@ class Log:
     def _is_older_awaited(self, generation: Generation) -> bool:
         older = itertools.takewhile(lambda each: each is not generation, self.generations)
         return any(each.phase is Phase.HELD or (self._is_missing(each) and not each.away) for each in older)
+
+    def _may_follow_unknown(self, generation: Generation, place: Place) -> bool:
+        """Whether files that nobody knows may have come before what is in this one, of which nothing was read."""
+        if self.careful or generation.position or generation.copy_of is not None:
+            return False
+        unknown = (each for file, each in self._waiting.items() if self.of(file) is None)
+        return any(self._age(each) < self._age(place) for each in unknown)
 
     def _hold(self, generation: Generation, place: Place) -> None:
         """Have it wait until what is older is found."""
@@ -446,7 +457,9 @@ class Log:
                 yield from self._copied(place, examined.verdict, examined.asked or self.path)
         if self.new_since and self.generations and not self._unsettled:
             yield from self._seek_unseen()
-        self._released.pop(place.file, None)
+
+    def _answered(self, file: FileId) -> Iterator[Command]:
+        self._released.pop(file, None)
         if self._waiting and not self._released:
             yield from self._release()
 
@@ -528,7 +541,7 @@ class Log:
         """
         # If the daemon is killed before these are stored, the next run looks for what was modified later than this one.
         unstored = [*self._waiting.values(), *self._released.values()]
-        since = [self.new_since] if self.new_since else []
+        since = [each for each in (self.new_since, self.unseen_since) if each]
         modified = min([place.modified, *since, *(each.modified - 1 for each in unstored if each.file != place.file)])
         size = 0 if place.codec else place.size
         known = Known(self.path, place.path, place.file, witness, size, modified, place.codec, links=place.links)
@@ -649,7 +662,6 @@ class Log:
         return any(map(self._unresolved, self.generations))
 
     def _listed(self) -> Iterator[Command]:
-        self._released.clear()  # what was not examined by now is gone, or another log's
         for generation in self.generations:
             if generation.phase is Phase.STORED and self._unresolved(generation):
                 generation.phase = Phase.SOUGHT
@@ -686,7 +698,6 @@ class Log:
             self.asked = ""
             self._missed = bool(self.generations) and (self._missed or generation is None or found.unavailable)
             self._overtaken = self._missed
-            self._released.clear()  # what was gone before it was examined is found again
         if generation is None:
             return
         generation.away = found.unavailable

@@ -14,6 +14,7 @@ from ingestd.tail.facts import (
     NOTHING,
     TAKEN,
     TRUNCATED,
+    Answered,
     Bury,
     Conclude,
     Copy,
@@ -40,7 +41,7 @@ from ingestd.tail.facts import (
     Untold,
 )
 from ingestd.tail.file_id import FileId
-from ingestd.tail.known import Known, Sample, Witness, birth_of
+from ingestd.tail.known import Known, Sample, Witness, birth_of, name_source
 from ingestd.tail.log import Log
 
 PATH = "/d/app.log"
@@ -428,9 +429,67 @@ def test_nothing_of_a_file_is_read_while_what_may_have_been_in_it_before_is_soug
     assert commands == [Examine(copied), Seek(keep.generation)]
     (read,) = log.step(Examined(copied, plain(5)))
     assert isinstance(read, Read)
+    assert log.step(Answered(copied.file)) == []
     assert log.step(Sought(keep.generation.source, place(7, 9, modified=180), intact=True)) == [Read(keep.generation)]
     assert log.generations == [read.generation, keep.generation]
     assert birth_of(read.generation.source) < birth_of(keep.generation.source)
+
+
+def test_what_was_examined_is_not_read_before_what_waits_for_a_search() -> None:
+    """A rotated file had been empty in the last run. What stood at the path was read before it."""
+    log = Log(PATH)
+    log.step(Examined(place(7, 0), Empty()))
+    rotated, new = place(7, 3, f"{PATH}.1", 150), place(8, 4, modified=160)
+    log.step(Seen(rotated, here=False))
+    log.step(Seen(new, here=True))
+    older, _ = log.step(Examined(place(7, 3, f"{PATH}.1", 150), plain(8)))
+    assert isinstance(older, Keep)
+    (newer,) = (each for each in log.step(Examined(new, plain(4))) if not isinstance(each, Conclude))
+    assert isinstance(newer, Keep)
+    commands = log.step(Sought(older.generation.source, rotated, intact=True))
+    assert commands == [Read(older.generation), Read(newer.generation)]
+
+
+def test_what_was_examined_waits_for_the_search_for_what_was_gone_before_it_could_be() -> None:
+    """Two files were found. The first one was compressed before it was examined; killed then, it was lost."""
+    log = log_with(known(7, 5))
+    log.step(Seen(place(9, 2, modified=300), here=True))
+    found = place(8, 6, f"{PATH}.1", 150)
+    commands = log.step(Sought("0", place(7, 5, f"{PATH}.2"), intact=True, between=(found,)))
+    assert [each.place for each in commands if isinstance(each, Examine)] == [found, place(9, 2, modified=300)]
+    log.step(Missed(found.modified - 1))  # it was not there any more
+    (seek,) = log.step(Listed())
+    log.step(Answered(found.file))
+    keep, *_ = log.step(Examined(place(9, 2, modified=300), plain(2)))
+    log.step(Answered(place(9, 2).file))
+    assert isinstance(keep, Keep)
+    assert keep.generation.known.modified < found.modified, "the next run looks for it, too"
+    packed = place(10, 4, f"{PATH}.1.gz", 150)._replace(codec="gz")
+    commands = log.step(Sought(seek.generation.source, place(7, 5, f"{PATH}.3"), intact=True, between=(packed,)))
+    assert [each.place for each in commands if isinstance(each, Examine)] == [packed]
+    assert not any(isinstance(each, Read) for each in commands)
+    first, *_ = log.step(Examined(packed, Plain(0, None)))
+    again = log.step(Answered(packed.file)) or log.step(Sought(keep.generation.source, place(9, 2), intact=True))
+    assert isinstance(first, Read)
+    assert again == [Read(keep.generation)]
+    assert birth_of(first.generation.source) < birth_of(keep.generation.source)
+
+
+def test_what_a_stored_file_may_have_held_before_is_read_first() -> None:
+    """Nothing of it was read in the last run. It was read before the copy of what it had held."""
+    log = Log(PATH)
+    source = name_source(place(7, 5).file)
+    log.restore(source, 0, known(7, 5))
+    log.step(Seen(place(7, 5, modified=300), here=True))
+    log.step(Listed())
+    copied = place(8, 3, f"{PATH}.1.gz", 200)._replace(codec="gz")
+    commands = log.step(Sought(source, place(7, 5, modified=300), intact=True, between=(copied,)))
+    assert not any(isinstance(each, Read) for each in commands)
+    first, *_ = log.step(Examined(copied, Plain(0, None)))
+    log.step(Answered(copied.file))
+    commands = log.step(Sought(log.asked, place(7, 5, modified=300), intact=True))
+    assert [each.generation for each in commands if isinstance(each, Read)] == log.generations[1:]
+    assert first == Read(log.generations[0])
 
 
 def test_what_may_have_been_in_a_file_before_is_sought_in_the_next_run_too() -> None:
