@@ -705,6 +705,9 @@ class Log:
         met = [place for place in found.between if self.of(place.file) is None]
         unheard_of = any(place.file not in self._waiting for place in met)
         self._waiting |= {place.file: place for place in met}  # it may have been seen before, elsewhere
+        if generation.phase is Phase.HELD and generation.copy_of is None and self._is_elsewhere(found):
+            generation.phase = Phase.SOUGHT
+            self._waiting.pop(generation.known.file, None)
         if generation.phase is Phase.SOUGHT:
             yield from self._found(generation, found)
         elif found.at is not None:
@@ -730,6 +733,11 @@ class Log:
             yield Seek(self.generations[-1])
         elif asked and not self._missed:
             self._searches = self.unseen_since = self.new_since = 0
+
+    @staticmethod
+    def _is_elsewhere(found: Sought) -> bool:
+        """Whether what its file held is in another one by now, or nowhere."""
+        return not (found.unavailable or found.intact) and (found.at is not None or found.rest is not None)
 
     def _look_back(self, since: int) -> None:
         self.unseen_since = min(since, self.unseen_since or since)
