@@ -48,6 +48,7 @@ class Checkpoint:
         self._changed: dict[tuple[str, str], StoredPosition | None] = {}
         self._elsewhere: dict[str, PositionKeeper] = {}
         self._run: set[str] = set()
+        self._found_until: dict[str, float] = {}
         self._routes: set[str] = set()
         """All routes that have run."""
         self._tried: list[Callable[[], None]] = []
@@ -87,6 +88,10 @@ class Checkpoint:
         self._run |= noted
         self._try()
 
+    def note_found(self, route: str, until: float) -> None:
+        """All that came before this Unix time is found. Stored together with what changes next, or at the end."""
+        self._found_until[route] = until
+
     def look(self) -> None:
         """Try soon although nothing changed, to notice that the file is gone."""
         self._try_soon()
@@ -100,7 +105,7 @@ class Checkpoint:
     async def _finish_file(self, deadline: Deadline) -> str | None:
         while True:
             self._cancel()
-            error = self._store()
+            error = self._store(last=True)
             if error is None:
                 return None
             if self._hurried or deadline.expired or not isinstance(error, PositionsLocked):
@@ -130,18 +135,21 @@ class Checkpoint:
         for call in tried:
             call()
 
-    def _store(self) -> PositionsUnavailable | None:
+    def _store(self, *, last: bool = False) -> PositionsUnavailable | None:
+        run = self._found_until if self._changed or self._run or last else {}
+        run = {**dict.fromkeys(self._run, time.time()), **run}
         try:
             self._positions.write(
                 [(route, stored) for (route, _), stored in self._changed.items() if stored is not None],
                 forgotten=[name for name, stored in self._changed.items() if stored is None],
-                run=self._run,
+                run=run,
             )
         except PositionsUnavailable as error:
             self._tell(error)
             return error
         self._changed.clear()
         self._run.clear()
+        self._found_until = {route: until for route, until in self._found_until.items() if route not in run}
         if self.failing is not None:
             self._log.info("positions are stored again")
         self.failing = self._since = None

@@ -97,7 +97,8 @@ class EmbeddedBroker:
         words = [] if said.cancelled() or said.exception() else said.result().decode().split()
         if died.done() or len(words) != len(("ready", "host", "port")):
             how = died.result() if died.done() else "it closed its channel"
-            raise IngestdError(f"cluster {name}: the embedded broker did not start: {how}")
+            remedy = f"the line above says why; `listen` of [clusters.{name}] may name another address"
+            raise IngestdError(f"cluster {name}: the embedded broker did not start: {how}; {remedy}")
         return words[1], words[2]
 
     def _publish_address(self) -> None:

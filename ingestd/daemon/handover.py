@@ -84,6 +84,11 @@ class Handover:
         if route not in self._dropped:
             self._checkpoint.remember(route, stored)
 
+    def found_all(self, route: str, until: float) -> None:
+        """All that came before this Unix time is found."""
+        if route not in self._dropped:
+            self._checkpoint.note_found(route, until)
+
     def forget(self, route: str, source: str) -> None:
         """Drop what is stored of a source that is not read."""
         if route not in self._dropped:

@@ -196,6 +196,10 @@ class Intake:
         """See `Sources`."""
         self._not_taken.pop(_printable(thing), None)
 
+    def found_all(self, until: float) -> None:
+        """See `Sources`."""
+        self._handover.found_all(self.route.name, until)
+
     def overflowed(self) -> None:
         """See `Sources`."""
         self._news.overflowed(self.route)

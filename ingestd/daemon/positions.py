@@ -59,7 +59,7 @@ _ADDED: Final = {("position", "missing"): 1, ("run", "since"): 3}
 """Columns by table and name, with the format that they came with. Both are Unix times, REAL.
 
 missing: of the first start at which the source was absent; NULL: it was there at the last start.
-since: when the route had looked once for all its sources; NULL: before that was noted.
+since: all that came before then was found; NULL: not noted.
 """
 
 
@@ -79,8 +79,8 @@ class PositionsDamaged(IngestdError):
 class StoredRoute:
     """What is stored of a route that has run.
 
-    missing: the sources that were absent at the last start. since: the Unix time at which it had looked once for all
-    its sources; 0.0: not known.
+    missing: the sources that were absent at the last start. since: the Unix time before which all that came was found;
+    0.0: not known.
     """
 
     positions: list[StoredPosition] = field(default_factory=list)
@@ -278,12 +278,13 @@ class PositionStore(PositionFile):
         positions: Iterable[tuple[str, StoredPosition]] = (),
         *,
         forgotten: Iterable[tuple[str, str]] = (),
-        run: Iterable[str] = (),
+        run: Mapping[str, float] | None = None,
     ) -> None:
         """Store (route, position) pairs, drop (route, source) pairs, note that routes have run: all of it or nothing.
 
-        A route has run when it has looked for all its sources, even if it found none. Raises `PositionsUnavailable`,
-        also if there is nothing to store and the file is no longer at its path.
+        A route has run when it has looked for all its sources, even if it found none. `run` says of each until when, a
+        Unix time, all that came was found. Raises `PositionsUnavailable`, also if there is nothing to store and the
+        file is no longer at its path.
         """
         now = time.time()
         rows = [
@@ -294,7 +295,7 @@ class PositionStore(PositionFile):
         self._transact(
             (store, rows),
             ("DELETE FROM position WHERE route = ? AND source = ?", list(forgotten)),
-            ("INSERT OR IGNORE INTO run (route, since) VALUES (?, ?)", [(route, now) for route in run]),
+            ("INSERT OR REPLACE INTO run (route, since) VALUES (?, ?)", list((run or {}).items())),
         )
 
     def note_missing(self, route: str, sources: Iterable[str], seconds: float) -> int:

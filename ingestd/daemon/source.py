@@ -332,6 +332,10 @@ class Sources(Protocol):
         """What was not taken is gone, or can be taken now."""
         ...
 
+    def found_all(self, until: float) -> None:
+        """All that came before this Unix time is found and stored. The next run is told (`Surroundings.since`)."""
+        ...
+
     def overflowed(self) -> None:
         """The kernel dropped events of what the finder watches. Something may be lost that nobody can name."""
         ...
@@ -384,7 +388,7 @@ class Surroundings:
     others: the finders of the routes before this one in the configuration.
     client: the supervisor's client of a cluster, by name. Raises `IngestdError` until `Finder.scan` is called.
     host: the daemon's name among those of other hosts, the same at each start.
-    since: the Unix time at which the route had looked once for all its sources, in an earlier run; 0.0: not known.
+    since: the Unix time before which all that came was found, in earlier runs; 0.0: not known.
     """
 
     once: bool

@@ -42,6 +42,7 @@ from ingestd.tail.facts import (
     Keep,
     Look,
     Lose,
+    Missed,
     Occupied,
     Phase,
     Read,
@@ -233,11 +234,8 @@ class TailFinder:
         self._sources = self._troubles.sources = self._news.sources = sources
         if not self._once:
             self._watches.open()
-        until = max(
-            (each.known.modified for log in self._logs.values() for each in log.generations), default=self._since
-        )
-        self._unseen.all_known = until or time.time_ns() - GRAIN
-        self._new_since = until
+        self._new_since = self._found_before()
+        self._unseen.all_known = self._new_since or time.time_ns() - GRAIN
         await self._pass()
         await in_turns(list(self._logs.values()), self._look_where_they_were)
         await self._settle(_ROUNDS)
@@ -250,6 +248,18 @@ class TailFinder:
         self._tell_left_out()
         if self._once:
             await self._wait_for_copies()
+
+    def _found_before(self) -> int:
+        """Until when (ns) the last run had found all files; 0: not known.
+
+        A file that it knew later than that may have been met when others, older ones, were not yet.
+        """
+        latest = max((each.known.modified for log in self._logs.values() for each in log.generations), default=0)
+        until = min(self._since or latest, latest or self._since)  # clocks may have been set back
+        for log in self._logs.values():
+            if log.generations[-1].known.modified > until:
+                log.step(Missed(until))
+        return until
 
     async def _wait_for_copies(self) -> None:
         """In a run with an end, nobody comes back to what repeats another file."""
@@ -311,6 +321,9 @@ class TailFinder:
 
     def close(self) -> None:
         """Give up watches and thread. Safe to call twice."""
+        if not self._first_pass:
+            self._news.hear()
+            self._tell_all_found()
         self._watches.close()
         self._thread.close()
 
@@ -516,10 +529,18 @@ class TailFinder:
             self._unseen.search_again(self._due.looks)
             if self._due.examinations:  # more than one round's: directories may have come meanwhile
                 self._news.hear()
-        for path in self._unseen.take_lost(busy=bool(self._due)):
+        for path in self._unseen.take_lost(busy=bool(self._due) or self._names.moving):
             self._sources.lost(Loss(printable(path), VANISHED, 0, 0, exact=False))
-        if not (self._due or self._vanished or self._news.relist or self._names.moving):
-            self._unseen.all_known = self._news.heard_at
+        if not self._first_pass:
+            self._tell_all_found()
+
+    def _tell_all_found(self) -> None:
+        """Until when nothing went unseen, and, for the next run, is not stored."""
+        if self._due or self._vanished or self._news.relist or self._names.moving:
+            return
+        self._unseen.all_known = self._news.heard_at
+        if not (self._withholding or self._unseen.waits):
+            self._sources.found_all(self._news.heard_at / 1e9)
 
     def _oldest(self, wanted: Collection[tuple[Log, Place]]) -> Collection[tuple[Log, Place]]:
         """Of many files, those that are examined now. The others are to be examined next, with what comes meanwhile."""
@@ -537,7 +558,7 @@ class TailFinder:
             "files are gone or were cut off while nobody read them: what was written to them meanwhile is unknown",
             route=self.route.name,
             files=len(untold),
-            read_to={printable(path): position for path, position in untold[:_NAMED_MOST]},
+            some=[{"file": printable(path), "read_to": position} for path, position in untold[:_NAMED_MOST]],
             **({} if self.route.rotated else {"remedy": _NAME_ROTATED}),
         )
 
@@ -593,9 +614,8 @@ class TailFinder:
         self._names.examined(wanted.place.file)
         if examined is not None and examined.place.path != wanted.place.path:
             self._found_at(log, examined.place)
-        if examined is None:
-            if log.generations:  # events say where it went, or else a search
-                finder._unseen.search(log, wanted.place.modified - 1)  # noqa: SLF001 - one of its kind
+        if examined is None:  # events say where it went, or else a search
+            finder._unseen.search(log, wanted.place.modified - 1)  # noqa: SLF001 - one of its kind
             return
         if isinstance(examined.verdict, Doubtful):
             self._examinations.doubt(examined.place.file, doubts + 1)

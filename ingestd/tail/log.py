@@ -277,7 +277,7 @@ class Log:
 
     def _may_have_followers(self, stored: Generation, place: Place, *, here: bool) -> bool:
         """Whether files may have come and gone since it was written: then it is sought, and they with it."""
-        if here and (stored.position or stored.known.modified == place.modified):
+        if here and (stored.position or (stored.known.modified == place.modified and not self._missed)):
             return False  # its content tells; before one that was not read yet, others may have stood in the file
         return stored is self.generations[-1] and not stored.known.done
 
@@ -450,9 +450,11 @@ class Log:
                 yield from self._supersede()
             case Plain(_, witness):
                 since = self._unseen_before(place, witness, known, was_empty=was_empty, emptied=emptied)
+                if since is not None:
+                    self._look_back(since)
                 yield from self._begin(place, examined.verdict, known, hold=since is not None)
                 if since is not None:
-                    yield from self._seek_content(since)
+                    yield from self._seek_unseen()
             case Copy():
                 yield from self._copied(place, examined.verdict, examined.asked or self.path)
         if self.new_since and self.generations and not self._unsettled:
@@ -733,6 +735,14 @@ class Log:
             yield Seek(self.generations[-1])
         elif asked and not self._missed:
             self._searches = self.unseen_since = self.new_since = 0
+        else:
+            yield from self._seek_what_waited(found)
+
+    def _seek_what_waited(self, found: Sought) -> Iterator[Command]:
+        """Files were missed while another search was under way."""
+        waited = self._missed and not (self.asked or self._has_unresolved)
+        if waited and not found.unavailable:
+            yield from self._seek_unseen()
 
     @staticmethod
     def _is_elsewhere(found: Sought) -> bool:

@@ -62,6 +62,8 @@ class Changes:
     """Logs beside which a file came, renamed from where nobody watches, that is called like a rotation."""
     copied: dict[str, None] = field(default_factory=dict)
     """Logs beside which a file came, perhaps a copy, that went before it was looked at: compressed, perhaps."""
+    left: dict[str, None] = field(default_factory=dict)
+    """Logs of which a file was renamed before it was looked at; nothing says yet where to."""
 
 
 class Names:
@@ -202,6 +204,8 @@ class Names:
         for path, left in (each for froms in late.values() for each in froms):
             if left is not None and self._certainly_unseen(left):
                 changes.vanished.append(left.vanished(path))  # renamed to where nobody watches
+        going = (left for froms in self._moving.values() for _, left in froms)
+        changes.left = {left.log: None for left in going if left is not None and self._certainly_unseen(left)}
         for path in fresh - self._fresh:
             if path in self._names and path not in changes.looks:
                 self._names[path].fresh = False

@@ -243,7 +243,7 @@ class News:
                 owned.finder.renamed(owned.generation, path)
         self._due.deleted += changes.deleted
         self._unseen.arrive(changes.arrived)
-        self._unseen.miss_copies(changes.copied)
+        self._unseen.miss_files({**changes.copied, **changes.left})
 
     def _look_where_directories_went(self, events: list[tuple[str, int, int]]) -> None:
         """What nobody reads yet is not held open: nothing else tells where it went with its directory."""

@@ -79,6 +79,11 @@ class VanishedFiles:
         """A log is to search once it looks for nothing else."""
         self._unsought.add(log)
 
+    @property
+    def waits(self) -> bool:
+        """Whether logs are to search for them once they look for nothing else."""
+        return bool(self._unsought)
+
     def met(self, file: FileId) -> None:
         """This file is known now: it did not vanish."""
         if self._missing:
@@ -210,14 +215,19 @@ class Unseen:
         if vanished.file is not None and self._files.find(vanished.file) is None:
             self.vanish(vanished)
 
-    def miss_copies(self, logs: Iterable[str]) -> None:
-        """Copies of these logs came and went, perhaps, before anybody looked at them."""
+    def miss_files(self, logs: Iterable[str]) -> None:
+        """Files of these logs came and went, perhaps, before anybody looked at them."""
         self._search_compressed([self._logs[path] for path in logs if path in self._logs])
 
     def arrive(self, logs: Iterable[str]) -> None:
         """Files came beside these logs, from where nobody watches."""
         for log in [self._logs[path] for path in logs if path in self._logs]:
             self._apply(log, Arrived())
+
+    @property
+    def waits(self) -> bool:
+        """Whether logs are to search once they look for nothing else."""
+        return bool(self._unwatched or self.vanished.waits)
 
     def take_lost(self, *, busy: bool) -> list[str]:
         """The paths of those that are lost. `busy`: there is more to be looked at. They are given once."""

@@ -77,6 +77,7 @@ class Watches:
         """Give all watches up. Safe to call twice."""
         if self._stream is not None:
             self._stream.close()
+            self._stream = None
 
     def tell(self, events: list[Event]) -> None:
         """Inotify told this."""

@@ -443,7 +443,7 @@ def positions_in(state: Path) -> Path:
     state.mkdir()
     store = PositionStore(state / "positions.sqlite")
     detail = Known("/var/log/a.log", "/var/log/a.log", FileId(1, 2)).to_detail()
-    store.write([("one", StoredPosition("1-2-3", 7, detail))], run=["one"])
+    store.write([("one", StoredPosition("1-2-3", 7, detail))], run={"one": 100.0})
     store.close()
     return store.path
 
@@ -473,7 +473,7 @@ def test_positions_of_a_running_daemon_are_looked_at_as_they_are_now(
 ) -> None:
     path = positions_in(tmp_path / "state")
     store = PositionStore(path)
-    store.write(run=["two"])
+    store.write(run={"two": 100.0})
     assert warned("", path.parent) == []
     with closing(sqlite3.connect(path, isolation_level=None)) as database:
         database.execute("UPDATE position SET detail = 'x'")  # It is in the write-ahead log alone.

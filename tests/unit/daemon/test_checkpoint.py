@@ -186,10 +186,23 @@ def transactions(store, monkeypatch):
 
     def noted(positions=(), *, forgotten=(), run=()):
         written.append(([(route, stored.source) for route, stored in positions], list(forgotten), set(run)))
-        write(positions, forgotten=forgotten, run=run)
+        write(positions, forgotten=forgotten, run=run or {})
 
     monkeypatch.setattr(store, "write", noted)
     return written
+
+
+async def test_until_when_all_was_found_is_stored_with_what_changes_next_and_at_the_end(kept, store):
+    kept.note_run(["r"])
+    kept.note_found("r", 100.0)
+    await asyncio.sleep(0)
+    assert store.read()["r"].since > 100.0, "it costs no write of its own"
+    kept.remember("r", StoredPosition("a", 1, {}))
+    await asyncio.sleep(0)
+    assert store.read()["r"].since == 100.0
+    kept.note_found("r", 101.0)
+    assert await kept.finish(Deadline.after(1)) is None
+    assert store.read()["r"].since == 101.0
 
 
 async def test_all_that_is_said_in_one_turn_of_the_loop_is_one_transaction(kept, store, transactions):

@@ -113,7 +113,7 @@ async def test_every_finder_is_made_before_one_scans_and_gets_those_before_it(ma
 
 async def test_a_finder_gets_what_is_stored_of_its_route_or_none_in_its_first_run(make):
     made = make("a", "b", "c", once=True)
-    made.store.write([("a", StoredPosition("x", 5, {}))], run=["b"])
+    made.store.write([("a", StoredPosition("x", 5, {}))], run={"b": 100.0})
     await made.finding.prepare()
     assert [route.stored for route in made.routes] == [[StoredPosition("x", 5, {})], [], None]
     assert all(route.once for route in made.routes)
@@ -122,7 +122,7 @@ async def test_a_finder_gets_what_is_stored_of_its_route_or_none_in_its_first_ru
 async def test_the_first_run_of_a_route_is_said(make):
     # A state that was lost is a first run: only this line in the log tells of it.
     made = make("a", "b", "c")
-    made.store.write([("a", StoredPosition("x", 5, {}))], run=["b"])
+    made.store.write([("a", StoredPosition("x", 5, {}))], run={"b": 100.0})
     with structlog.testing.capture_logs() as logs:
         await made.finding.prepare()
     assert [(entry["event"], entry["route"], entry["state"]) for entry in logs] == [
@@ -136,7 +136,7 @@ async def test_the_first_run_of_a_route_is_a_warning_where_another_name_has_posi
     made = make("a", "c", "kept elsewhere")
     made.routes[2].keeper = object()
     names = ["a", "kept elsewhere", *(f"old{number}" for number in reversed(range(7)))]
-    made.store.write([(name, StoredPosition("x", 5, {})) for name in names], run=["a mirror that was removed"])
+    made.store.write([(name, StoredPosition("x", 5, {})) for name in names], run={"a mirror that was removed": 100.0})
     with structlog.testing.capture_logs() as logs:
         await made.finding.prepare()
     (entry,) = logs

@@ -58,16 +58,13 @@ def test_what_is_stored_is_there_after_a_reopening(path):
 def test_a_route_has_run_once_it_looked_even_if_it_found_nothing(path):
     store = PositionStore(path)
     assert store.read() == {}
-    before = time.time()
-    store.write(run=["r"])
-    since = store.read()["r"].since
-    assert before <= since <= time.time()
-    store.write(run=["r", "s"])
+    store.write(run={"r": 100.0})
+    store.write(run={"r": 101.5, "s": 100.0})
     store.write([("older than the note", StoredPosition("a", 5, {}))])
     store.close()
     read = stored(path)
-    assert read["r"] == StoredRoute(since=since)
-    assert read["s"].since >= since
+    assert read["r"] == StoredRoute(since=101.5)
+    assert read["s"] == StoredRoute(since=100.0)
     assert read["older than the note"] == StoredRoute([StoredPosition("a", 5, {})])
     for wrong, shown in (("'today'", "'today'"), ("9e999", "inf"), ("-1", "-1.0")):
         change(path, f"UPDATE run SET since = {wrong} WHERE route = 's'")
@@ -78,11 +75,11 @@ def test_a_route_has_run_once_it_looked_even_if_it_found_nothing(path):
 def test_what_is_stored_and_what_is_forgotten_is_one_write(path):
     fill(path, old=7, kept=3)
     store = PositionStore(path)
-    store.write([("r", StoredPosition("new", 0, {}))], forgotten=[("r", "old"), ("r", "nobody")], run=["r"])
+    store.write([("r", StoredPosition("new", 0, {}))], forgotten=[("r", "old"), ("r", "nobody")], run={"r": 100.0})
     assert [position.source for position in store.read()["r"].positions] == ["kept", "new"]
     change(path, "CREATE TRIGGER refuse BEFORE DELETE ON position BEGIN SELECT RAISE(ABORT, 'disk is full'); END")
     with pytest.raises(PositionsUnavailable, match="disk is full"):
-        store.write([("r", StoredPosition("newer", 0, {}))], forgotten=[("r", "kept")], run=["s"])
+        store.write([("r", StoredPosition("newer", 0, {}))], forgotten=[("r", "kept")], run={"s": 100.0})
     assert [position.source for position in store.read()["r"].positions] == ["kept", "new"]
     assert "s" not in store.read()
     store.close()

@@ -47,7 +47,7 @@ class Follower:
         self.looks = looks
         self.stored: dict[str, StoredPosition] = {}
         self.has_run = False
-        self.since = 0.0
+        self.since = self.found_until = 0.0
         self.lines: list[tuple[str, bytes]] = []
         self.troubles: dict[str, str] = {}
         self.present_troubles: dict[str, str] = {}
@@ -117,7 +117,7 @@ class Follower:
         assert found.source not in self.sources, "a source appears once"
         self.found.append(found)
         self.concluded.discard(found.source)
-        self.stored[found.source] = StoredPosition(found.source, found.position, dict(found.detail))
+        self.store(StoredPosition(found.source, found.position, dict(found.detail)))
         if self.unopened is None:
             self.open(found)
         else:
@@ -139,6 +139,10 @@ class Follower:
 
     def store(self, position: StoredPosition) -> None:
         self.stored[position.source] = position
+        self.since = self.found_until or self.since
+
+    def found_all(self, until: float) -> None:
+        self.found_until = until
 
     def forget(self, source: str) -> None:
         self.stored.pop(source, None)
@@ -209,7 +213,7 @@ class Follower:
         waiting = self.unacknowledged.get(source, [])
         done = waiting[:pieces]
         if done:
-            self.stored[source] = StoredPosition(source, done[-1][0], dict(self.sources[source].detail()))
+            self.store(StoredPosition(source, done[-1][0], dict(self.sources[source].detail())))
             self.unacknowledged[source] = waiting[len(done) :]
             if not self.unacknowledged[source]:
                 del self.unacknowledged[source]

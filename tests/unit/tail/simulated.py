@@ -13,6 +13,7 @@ import errno
 import itertools
 import posixpath
 import stat
+from collections import defaultdict
 from dataclasses import dataclass, replace
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, Final, Self, cast
@@ -793,6 +794,9 @@ class FinderTask:
     def looked(self, problem: str | None) -> None:
         pass
 
+    def found_all(self, until: float) -> None:
+        self.machine.found_until[self.index] = until
+
     def overflowed(self) -> None:
         """It is counted."""
 
@@ -1098,6 +1102,9 @@ class Machine:
         self.finders: list[FinderTask] = []
         self.followed: dict[str, _Followed] = {}
         self.changed: dict[tuple[int, str], StoredPosition | None] = {}
+        self.found_until: dict[int, float] = {}
+        """By tail, until when all is found; told, and not stored yet."""
+        self.since: defaultdict[int, float] = defaultdict(float)
         self.telling: list[tuple[str, str]] = []
         self.inbox: list[tuple[str, _Followed | str]] = []
         self.outbox: list[tuple[str, int, Any]] = []
@@ -1143,7 +1150,16 @@ class Machine:
         for index, route in enumerate(self.routes):
             rows = [row for (at, _), row in self.rows.items() if at == index]
             stored = rows if rows or self.has_run[index] else None
-            others.append(_Finder(route, stored, once=self.once, others=tuple(others), looks=Looks(), thread=_Thread()))
+            finder = _Finder(
+                route,
+                stored,
+                once=self.once,
+                since=self.since[index],
+                others=tuple(others),
+                looks=Looks(),
+                thread=_Thread(),
+            )
+            others.append(finder)
             others[-1].machine = self
         for index, finder in enumerate(others):
             self.finders.append(FinderTask(self, index, finder))
@@ -1196,7 +1212,16 @@ class Machine:
         self.finders = []
         for reader in self.readers.values():
             reader.release()
-        for held in (self.readers, self.followed, self.changed, self.telling, self.inbox, self.outbox, self.given):
+        for held in (
+            self.readers,
+            self.followed,
+            self.changed,
+            self.found_until,
+            self.telling,
+            self.inbox,
+            self.outbox,
+            self.given,
+        ):
             held.clear()
 
     def crash_worker(self) -> None:
@@ -1239,6 +1264,8 @@ class Machine:
                 self.given.pop(key[1], None)
             else:
                 self.rows[key] = row
+        if self.changed:
+            self.since.update(self.found_until)
         self.changed.clear()
         for verb, source in self.telling:
             held = self.followed.get(source)

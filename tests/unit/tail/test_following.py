@@ -592,6 +592,23 @@ async def test_what_is_compressed_a_rotation_later_is_read_in_the_order_of_dates
     await follower.reads(*map(str, range(6)))
 
 
+@pytest.mark.parametrize("rotations", [2, 3, 4])
+async def test_what_goes_to_another_directory_before_anybody_looks_comes_before_what_is_written_since(
+    follow: Any, log: Any, tmp_path: Path, rotations: int
+) -> None:
+    # The supervisor was frozen for a moment: what stood at the path was read first.
+    old = tmp_path / "old"
+    old.mkdir()
+    append(log, "0")
+    follower = follow("a.log", rotated=(f"{old}/*",))
+    await follower.settle()
+    for number in range(1, rotations + 1):
+        log.rename(old / f"a.log-{number}")
+        append(log, str(number))
+        later(log, number)
+    await follower.reads(*map(str, range(rotations + 1)))
+
+
 @pytest.mark.parametrize("restarts", [1, 2])
 @pytest.mark.parametrize("packed", [(3, 2), (3, 1), (2,)])
 async def test_known_files_are_read_in_order_whichever_were_compressed_while_we_were_down(
@@ -2470,6 +2487,7 @@ async def test_a_log_that_was_born_and_rotated_while_nobody_looked_is_read_whole
     follow: Any, tmp_path: Path, once: bool
 ) -> None:
     append(tmp_path / "old.log.1", "x old 1")  # before anything was known: nobody asked for it
+    await asyncio.sleep(0.02)  # longer than the grain of times of modification
     append(tmp_path / "a.log", "a 1")
     follower = follow("*.log", once=once)
     await follower.reads("a 1")
