@@ -615,7 +615,8 @@ class TailFinder:
         if examined is not None and examined.place.path != wanted.place.path:
             self._found_at(log, examined.place)
         if examined is None:  # events say where it went, or else a search
-            finder._unseen.search(log, wanted.place.modified - 1)  # noqa: SLF001 - one of its kind
+            since = wanted.place.modified - 1 if log.generations else self._unseen.all_known
+            finder._unseen.search(log, since)  # noqa: SLF001 - one of its kind
             return
         if isinstance(examined.verdict, Doubtful):
             self._examinations.doubt(examined.place.file, doubts + 1)
@@ -771,6 +772,8 @@ class TailFinder:
                 log.leads_elsewhere(before[-1])
                 # What came and went where it leads now, before that was known, is found by a search.
                 self._unseen.search(log)
+            elif not self._first_pass:
+                self.apply(self._log(sighting.path), Missed(self._unseen.all_known))
 
     def _belongs(self, path: str, finder: TailFinder | None) -> None:
         if finder is not None and not self._once:  # in a run with an end, it would be one that failed

@@ -164,7 +164,7 @@ class Log:
             case Missed(since):
                 self._missed = self._overtaken = bool(self.generations)
                 if not self.generations:
-                    self.new_since = self.new_since or self.since
+                    self.new_since = self.new_since or self.since or since
                 if since and self._missed:
                     self._look_back(since)
                 return []
