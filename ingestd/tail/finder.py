@@ -145,6 +145,8 @@ class TailFinder:
         self._since = max(0, int(since * 1e9) - GRAIN)
         self._new_since = 0
         """Until when (ns) all files were seen; a log that is met now may have been rotated since. 0: it was not."""
+        self._looked_at = 0
+        """When (ns) the last complete look at the directories began."""
         self._first_pass = True
         self._logs: dict[str, Log] = {}
         self._log_of: dict[str, Log] = {}
@@ -235,7 +237,8 @@ class TailFinder:
         if not self._once:
             self._watches.open()
         self._new_since = self._found_before()
-        self._unseen.all_known = self._new_since or time.time_ns() - GRAIN
+        self._looked_at = time.time_ns() - GRAIN
+        self._unseen.all_known = self._new_since or self._looked_at
         await self._pass()
         await in_turns(list(self._logs.values()), self._look_where_they_were)
         await self._settle(_ROUNDS)
@@ -245,6 +248,7 @@ class TailFinder:
         await in_turns(list(self._logs.values()), self._unseen.seek)
         await self._settle(_ROUNDS)
         self._first_pass, self._new_since = False, 0
+        self._tell_all_found()
         self._tell_left_out()
         if self._once:
             await self._wait_for_copies()
@@ -348,6 +352,7 @@ class TailFinder:
     # Passes.
 
     async def _look_again(self) -> None:
+        self._looked_at = time.time_ns() - GRAIN
         await self._thread.ask(self._looks.rest)
         if not self._news.relist and not await self._thread.ask(lambda: self._looks.changed(self._directories.stamps)):
             await self._look_at_what_waits()
@@ -538,9 +543,10 @@ class TailFinder:
         """Until when nothing went unseen, and, for the next run, is not stored."""
         if self._due or self._vanished or self._news.relist or self._names.moving:
             return
-        self._unseen.all_known = self._news.heard_at
+        until = self._news.heard_at if self._watches.complete else self._looked_at
+        self._unseen.all_known = until
         if not (self._withholding or self._unseen.waits):
-            self._sources.found_all(self._news.heard_at / 1e9)
+            self._sources.found_all(until / 1e9)
 
     def _oldest(self, wanted: Collection[tuple[Log, Place]]) -> Collection[tuple[Log, Place]]:
         """Of many files, those that are examined now. The others are to be examined next, with what comes meanwhile."""
@@ -768,12 +774,12 @@ class TailFinder:
         before = self._ways.through.get(sighting.path, ())
         if sighting.through != before:
             self._lead(sighting.path, sighting.through)
+            # What came and went where it leads now, before that was known, is found by a search.
             if before and (log := self._logs.get(sighting.path)) is not None:
                 log.leads_elsewhere(before[-1])
-                # What came and went where it leads now, before that was known, is found by a search.
                 self._unseen.search(log)
             elif not self._first_pass:
-                self.apply(self._log(sighting.path), Missed(self._unseen.all_known))
+                self._unseen.search(self._log(sighting.path), self._unseen.all_known)
 
     def _belongs(self, path: str, finder: TailFinder | None) -> None:
         if finder is not None and not self._once:  # in a run with an end, it would be one that failed

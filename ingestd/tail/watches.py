@@ -63,6 +63,8 @@ class Watches:
         self._route = route
         self._heard = heard
         self._stream: EventStream | None = None
+        self.complete = False
+        """Whether all that was to be watched could be: then events tell of whatever comes."""
         self._events: list[Event] = []
         """What was told and waits for the next turn."""
 
@@ -70,6 +72,7 @@ class Watches:
         """Begin. Without a descriptor for inotify, nothing will be told."""
         try:
             self._stream = EventStream(self.tell, pause=SETTLE, longest=SETTLE_IN_STREAMS)
+            self.complete = True
         except WatchLimit as error:
             self._warn(error)
 
@@ -169,6 +172,7 @@ class Watches:
         return found == (place.file.inode, place.size, place.modified)
 
     def _warn(self, error: OSError) -> None:
+        self.complete = False
         _log.warning(
             "no more inotify watches: files are looked for by the clock",
             route=self._route.name,

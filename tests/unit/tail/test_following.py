@@ -2506,6 +2506,26 @@ async def test_a_log_that_was_born_and_rotated_while_nobody_looked_is_read_whole
     assert not follower.losses
 
 
+async def test_a_log_that_came_and_was_rotated_during_a_run_with_an_end_is_read_whole_by_the_next_one(
+    follow: Any, log: Any, tmp_path: Path
+) -> None:
+    follower = follow("*.log", once=True)
+    append(log, "1")
+    await follower.reads("1")
+    await asyncio.sleep(0.02)  # longer than the grain of times of modification
+    append(tmp_path / "new.log", "2")
+    (tmp_path / "new.log").rename(tmp_path / "new.log.1")
+    append(tmp_path / "new.log", "3")
+    ((source, stored),) = follower.stored.items()
+    detail = {**stored.detail, "modified": time.time_ns()}  # as its reader reports it, at the end
+    follower.stored[source] = StoredPosition(source, stored.position, detail)
+    follower.stop()
+    follower.since = follower.found_until
+    follower.start()
+    await follower.reads("1", "2", "3")
+    assert not follower.losses
+
+
 @pytest.mark.parametrize("once", [False, True])
 async def test_what_may_have_been_written_to_a_file_that_is_gone_at_the_next_start_is_said(
     follow: Any, tmp_path: Path, once: bool
