@@ -501,7 +501,8 @@ class TailFinder:
     def _log(self, path: str) -> Log:
         log = self._logs.get(path)
         if log is None:
-            log = self._logs[path] = Log(path, self._once, self.matches, new_since=self._new_since)
+            new_since = self._new_since or self._unseen.new_since(path)
+            log = self._logs[path] = Log(path, self._once, self.matches, new_since=new_since)
             self._kin.name(path, path)
         return log
 
@@ -544,7 +545,7 @@ class TailFinder:
         if self._due or self._vanished or self._news.relist or self._names.moving:
             return
         until = self._news.heard_at if self._watches.complete else self._looked_at
-        self._unseen.all_known = until
+        self._unseen.know_all(until)
         if not (self._withholding or self._unseen.waits):
             self._sources.found_all(until / 1e9)
 

@@ -153,6 +153,9 @@ class Unseen:
         self._apply = apply
         self.vanished = VanishedFiles()
         self.all_known = 0
+        """Until when (ns) no file went unseen."""
+        self._entered: set[str] = set()
+        """Directories that are watched since then. What came and went in them before, no event told of."""
         """Until when (ns) all files are known, as of the last run at first."""
         self._unwatched: dict[str, Log] = {}
         """By path, logs of which files may have come and gone where nobody watched, until they are searched for."""
@@ -177,8 +180,18 @@ class Unseen:
             if any(path.startswith(below) for path in paths):
                 self._apply(log, Missed(self.all_known))
 
+    def know_all(self, until: int) -> None:
+        """No file went unseen until then (ns)."""
+        self.all_known = until
+        self._entered.clear()
+
+    def new_since(self, log: str) -> int:
+        """For a log that is new: since when (ns) files of it may have gone unseen; 0: none did."""
+        return self.all_known if os.path.dirname(log) in self._entered else 0
+
     def miss_before_watches(self, new: AbstractSet[str]) -> None:
         """Files may have come and gone in a directory that is new, or where a link leads, before it was watched."""
+        self._entered |= new
         for log in [self._logs[path] for path in self._kin.written_in(new) if path in self._logs]:
             through = self._through.get(log.path, ())
             if any(os.path.dirname(path) in new for path in (log.path, *through)):

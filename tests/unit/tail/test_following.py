@@ -2506,6 +2506,23 @@ async def test_a_log_that_was_born_and_rotated_while_nobody_looked_is_read_whole
     assert not follower.losses
 
 
+async def test_a_log_behind_a_new_link_is_read_whole_though_it_was_rotated_before_anybody_looked(
+    follow: Any, tmp_path: Path
+) -> None:
+    links, log = tmp_path / "containers", tmp_path / "pods" / "x" / "0.log"
+    links.mkdir()
+    append(links / "old.log", "old")
+    follower = follow("containers/*.log")
+    await follower.reads("old")
+    await asyncio.sleep(0.02)  # longer than the grain of times of modification
+    log.parent.mkdir(parents=True)
+    append(log, "1")
+    (links / "x.log").symlink_to(log)
+    log.rename(log.with_name("0.log.20261129-100000"))
+    append(log, "2")
+    await follower.reads("old", "1", "2")
+
+
 async def test_a_log_that_came_and_was_rotated_during_a_run_with_an_end_is_read_whole_by_the_next_one(
     follow: Any, log: Any, tmp_path: Path
 ) -> None:
