@@ -136,20 +136,19 @@ class Checkpoint:
             call()
 
     def _store(self, *, last: bool = False) -> PositionsUnavailable | None:
-        run = self._found_until if self._changed or self._run or last else {}
-        run = {**dict.fromkeys(self._run, time.time()), **run}
+        found = self._found_until if self._changed or self._run or last else {}
         try:
             self._positions.write(
                 [(route, stored) for (route, _), stored in self._changed.items() if stored is not None],
                 forgotten=[name for name, stored in self._changed.items() if stored is None],
-                run=run,
+                run={**dict.fromkeys(self._run), **found},
             )
         except PositionsUnavailable as error:
             self._tell(error)
             return error
         self._changed.clear()
         self._run.clear()
-        self._found_until = {route: until for route, until in self._found_until.items() if route not in run}
+        found.clear()
         if self.failing is not None:
             self._log.info("positions are stored again")
         self.failing = self._since = None

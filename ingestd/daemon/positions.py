@@ -278,13 +278,13 @@ class PositionStore(PositionFile):
         positions: Iterable[tuple[str, StoredPosition]] = (),
         *,
         forgotten: Iterable[tuple[str, str]] = (),
-        run: Mapping[str, float] | None = None,
+        run: Mapping[str, float | None] | None = None,
     ) -> None:
         """Store (route, position) pairs, drop (route, source) pairs, note that routes have run: all of it or nothing.
 
         A route has run when it has looked for all its sources, even if it found none. `run` says of each until when, a
-        Unix time, all that came was found. Raises `PositionsUnavailable`, also if there is nothing to store and the
-        file is no longer at its path.
+        Unix time, all that came was found; None: as stored. Raises `PositionsUnavailable`, also if there is nothing to
+        store and the file is no longer at its path.
         """
         now = time.time()
         rows = [
@@ -292,10 +292,14 @@ class PositionStore(PositionFile):
             for route, stored in positions
         ]
         store = "INSERT OR REPLACE INTO position (route, source, position, detail, updated) VALUES (?, ?, ?, ?, ?)"
+        note = (
+            "INSERT INTO run (route, since) VALUES (?, ?) "
+            "ON CONFLICT (route) DO UPDATE SET since = coalesce(excluded.since, since)"
+        )
         self._transact(
             (store, rows),
             ("DELETE FROM position WHERE route = ? AND source = ?", list(forgotten)),
-            ("INSERT OR REPLACE INTO run (route, since) VALUES (?, ?)", list((run or {}).items())),
+            (note, list((run or {}).items())),
         )
 
     def note_missing(self, route: str, sources: Iterable[str], seconds: float) -> int:

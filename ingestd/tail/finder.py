@@ -142,7 +142,7 @@ class TailFinder:
         self._looks = looks or Looks()
         self._thread = thread or LookThread(route.name, lambda: self._looks.steps, self._tell_hanging)
         self._first_run = stored is None
-        self._since = max(0, int(since * 1e9) - GRAIN)
+        self._since = int(since * 1e9)
         self._new_since = 0
         """Until when (ns) all files were seen; a log that is met now may have been rotated since. 0: it was not."""
         self._looked_at = 0
@@ -238,7 +238,12 @@ class TailFinder:
             self._watches.open()
         self._new_since = self._found_before()
         self._looked_at = time.time_ns() - GRAIN
-        self._unseen.all_known = self._new_since or self._looked_at
+        self._unseen.know_all(self._new_since or self._looked_at)
+        for log in self._logs.values():
+            if (
+                log.generations[-1].known.modified > self._new_since
+            ):  # it was met when older files were not yet, perhaps
+                self.apply(log, Missed(self._new_since))
         await self._pass()
         await in_turns(list(self._logs.values()), self._look_where_they_were)
         await self._settle(_ROUNDS)
@@ -254,16 +259,9 @@ class TailFinder:
             await self._wait_for_copies()
 
     def _found_before(self) -> int:
-        """Until when (ns) the last run had found all files; 0: not known.
-
-        A file that it knew later than that may have been met when others, older ones, were not yet.
-        """
+        """Until when (ns) the last run had found all files; 0: not known."""
         latest = max((each.known.modified for log in self._logs.values() for each in log.generations), default=0)
-        until = min(self._since or latest, latest or self._since)  # clocks may have been set back
-        for log in self._logs.values():
-            if log.generations[-1].known.modified > until:
-                log.step(Missed(until))
-        return until
+        return min(self._since or latest, latest or self._since)  # clocks may have been set back
 
     async def _wait_for_copies(self) -> None:
         """In a run with an end, nobody comes back to what repeats another file."""
@@ -541,7 +539,7 @@ class TailFinder:
             self._tell_all_found()
 
     def _tell_all_found(self) -> None:
-        """Until when nothing went unseen, and, for the next run, is not stored."""
+        """Note until when no file went unseen. For the next run, tell it once all files until then are stored."""
         if self._due or self._vanished or self._news.relist or self._names.moving:
             return
         until = self._news.heard_at if self._watches.complete else self._looked_at

@@ -153,10 +153,9 @@ class Unseen:
         self._apply = apply
         self.vanished = VanishedFiles()
         self.all_known = 0
-        """Until when (ns) no file went unseen."""
+        """Until when (ns) no file went unseen: at first, in the last run."""
         self._entered: set[str] = set()
         """Directories that are watched since then. What came and went in them before, no event told of."""
-        """Until when (ns) all files are known, as of the last run at first."""
         self._unwatched: dict[str, Log] = {}
         """By path, logs of which files may have come and gone where nobody watched, until they are searched for."""
 

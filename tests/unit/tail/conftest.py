@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import tempfile
-import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -184,8 +183,16 @@ class Follower:
         before = len(self.found)
         await self.finder.scan(self)
         self.has_run = True
-        self.since = self.since or time.time()
+        self.since = self.found_until or self.since
         return self.found[before:]
+
+    async def cut_short(self, begin: asyncio.Task[None]) -> None:
+        """Stop in the middle of a start, which `begin` makes."""
+        begin.cancel()
+        await asyncio.wait([begin])
+        if not begin.cancelled():
+            begin.result()
+        self.stop()
 
     async def begin(self) -> None:
         """Scan, then go on finding."""

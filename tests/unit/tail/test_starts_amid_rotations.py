@@ -52,11 +52,7 @@ async def start_and_kill(follower: Any, steps: Any, chance: random.Random) -> No
         await some_turns(follower, chance)
         steps()
     await some_turns(follower, chance)
-    begin.cancel()
-    await asyncio.wait([begin])
-    if not begin.cancelled():
-        begin.result()
-    follower.stop()
+    await follower.cut_short(begin)
 
 
 @pytest.mark.parametrize("seed", range(HISTORIES))

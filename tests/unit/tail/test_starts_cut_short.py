@@ -36,11 +36,7 @@ async def start_and_kill(follower: Any, changes: int, *, reads: bool) -> bool:
         await asyncio.sleep(0)
         if before != follower.stored:
             made, before, quiet = made + 1, dict(follower.stored), time.monotonic() + QUIET
-    begin.cancel()
-    await asyncio.wait([begin])
-    if not begin.cancelled():
-        begin.result()
-    follower.stop()
+    await follower.cut_short(begin)
     return made == changes
 
 
