@@ -147,6 +147,8 @@ class TailFinder:
         """Until when (ns) all files were seen; a log that is met now may have been rotated since. 0: it was not."""
         self._looked_at = 0
         """When (ns) the last complete look at the directories began."""
+        self._resting = False
+        """Whether it waits for news, and so is in the middle of nothing."""
         self._first_pass = True
         self._logs: dict[str, Log] = {}
         self._log_of: dict[str, Log] = {}
@@ -312,10 +314,12 @@ class TailFinder:
                 else:
                     soon = self._due or self._watches.waiting or self._names.moving
                     left = SETTLE_IN_STREAMS if soon else sys.maxsize
+                    self._resting = True
                     try:  # without news, it is time for a pass, or for what was left
                         await Deadline.after(min(due - now, left)).wait_for(self._due.woken.wait(), "news of files")
                     except DeadlineExceeded:
                         self._news.hear_no_more()
+                    self._resting = False
                 await self._settle(_ROUNDS)
                 self._due.woken.clear()  # what came meanwhile may wait for more
         finally:
@@ -323,7 +327,8 @@ class TailFinder:
 
     def close(self) -> None:
         """Give up watches and thread. Safe to call twice."""
-        if not self._first_pass:
+        if self._resting:
+            self._resting = False
             self._news.hear()
             self._tell_all_found()
         self._watches.close()
