@@ -178,6 +178,10 @@ class Finding:
         """A runner says that data of a source is lost."""
         self._intakes[route].lost(loss)
 
+    def moved(self, route: str) -> None:
+        """Positions of a route's sources moved, and are about to be stored."""
+        self._intakes[route].moved()
+
     def ended(self, route: str, found: Found, end: End) -> None:
         """A source is finished. Its finder looks at what comes next."""
         self._intakes[route].ended(found, end)

@@ -129,6 +129,10 @@ class Intake:
         if forgotten:
             self._log.info("old positions forgotten", sources=forgotten)
 
+    def moved(self) -> None:
+        """Positions of its sources moved, and are about to be stored."""
+        self._finder.moved()
+
     def ended(self, found: Found, end: End) -> None:
         """A source is finished. The finder looks at what comes next."""
         self._log.debug(

@@ -417,6 +417,10 @@ class Finder(Protocol):
         """A pass, then go on finding until cancelled."""
         ...
 
+    def moved(self) -> None:
+        """Positions of its sources moved, and are about to be stored."""
+        ...
+
     def ended(self, found: Found, end: End) -> None:
         """A worker reports that this source is finished. `found` has its newest position and detail, which are stored.
 

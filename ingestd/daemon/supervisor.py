@@ -64,6 +64,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from ingestd.daemon.configuration import Configuration
+    from ingestd.daemon.control import Moved
     from ingestd.daemon.http import HttpServer
     from ingestd.daemon.source import Loss, Route
     from ingestd.daemon.status import GroupStatus
@@ -506,11 +507,7 @@ class Supervisor:
     def _received(self, slot: int, message: Any) -> None:
         match message:
             case PositionsReported(moved):
-                self._moved_at = time.monotonic()
-                for move in moved:
-                    shard = self._shards.moved(move)
-                    if shard is not None:
-                        self._checkpoint.remember(move.route, replace(shard.stored, note=move.note))
+                self._positions_moved(moved)
             case StatisticsReported(statistics):
                 self.totals.take(statistics)
             case SourceEnded():
@@ -529,6 +526,15 @@ class Supervisor:
                 self._workers.drained(slot, message)
             case _:
                 self._cluster_wish(slot, message)
+
+    def _positions_moved(self, moved: Sequence[Moved]) -> None:
+        self._moved_at = time.monotonic()
+        for route in {move.route for move in moved}:
+            self._finding.moved(route)
+        for move in moved:
+            shard = self._shards.moved(move)
+            if shard is not None:
+                self._checkpoint.remember(move.route, replace(shard.stored, note=move.note))
 
     def _cluster_wish(self, slot: int, message: Any) -> None:
         match message:

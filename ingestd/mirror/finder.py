@@ -118,6 +118,9 @@ class MirrorFinder:
             await Deadline.after(self._route.refresh_interval).wait_for(self._first_taken.wait(), "a first share")
         return self._first_taken.is_set()
 
+    def moved(self) -> None:
+        """See `Finder`. It waits for nothing to be stored."""
+
     def ended(self, found: Found, end: End) -> None:
         """See `Finder`. Its position is committed already."""
 

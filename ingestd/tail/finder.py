@@ -327,12 +327,16 @@ class TailFinder:
 
     def close(self) -> None:
         """Give up watches and thread. Safe to call twice."""
-        if self._resting:
-            self._resting = False
-            self._news.hear()
-            self._tell_all_found()
+        self.moved()
+        self._resting = False
         self._watches.close()
         self._thread.close()
+
+    def moved(self) -> None:
+        """See `ingestd.daemon.source.Finder.moved`. The rows tell of hardly a later time than what is found then."""
+        if self._resting:
+            self._news.hear()
+            self._tell_all_found()
 
     def ended(self, found: Found, end: End) -> None:
         """See `ingestd.daemon.source.Finder.ended`."""

@@ -324,8 +324,10 @@ class ClassicWalk(Walk):
             joining = [one for one in waiting if one.waiting.__api_key__ == Api.join_group]
             syncing = [one for one in waiting if one not in joining]
             replacing = ids == self._ids_before or any(one.waiting is not None for one in self._gone)
+            unnamed = [one for one in joining if not one.id]  # the group gives an id to each as it takes it in
+            taken = all(one.id in ids for one in joining if one.id) and len(unnamed) <= len(ids - self.names.keys())
             settled = {
-                JOINING: not syncing and len(joining) < len(ids),
+                JOINING: taken and not syncing and len(joining) < len(ids),
                 SYNCING: not joining and not any(one.leader == one.id for one in syncing),
             }.get(state, not joining and not syncing)
             if settled and not replacing:

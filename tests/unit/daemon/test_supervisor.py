@@ -56,6 +56,7 @@ class FakeRoute:
     loss_reasons: tuple = ("deleted", "truncated")
     said: list = field(default_factory=list)
     ends: list = field(default_factory=list)
+    told_before: list = field(default_factory=list)
 
     def finder(self, stored, surroundings):
         return self
@@ -69,6 +70,9 @@ class FakeRoute:
 
     async def run(self, sources):
         await asyncio.Event().wait()
+
+    def moved(self):
+        self.told_before.append(self.said[0].latest(self.found[0].source))
 
     def ended(self, found, end):
         self.ends.append((found, end))
@@ -497,6 +501,7 @@ async def test_a_detail_that_changed_is_stored_and_known_to_the_finder(make, tmp
     made, running = await started(make, route)
     made._received(0, PositionsReported([Moved("r", "1", 1, 5, {"path": "/logs/a.1"})]))
     assert route.said[0].latest("1") == Found("1", 5, {"path": "/logs/a.1"})
+    assert route.told_before == [Found("1", 5, {"path": "/logs/a"})]
     await stops(running)
     assert stored(tmp_path) == [StoredPosition("1", 5, {"path": "/logs/a.1"})]
 

@@ -220,7 +220,9 @@ class Follower:
         waiting = self.unacknowledged.get(source, [])
         done = waiting[:pieces]
         if done:
-            self.store(StoredPosition(source, done[-1][0], dict(self.sources[source].detail())))
+            moved = StoredPosition(source, done[-1][0], dict(self.sources[source].detail()))
+            self.finder.moved()
+            self.store(moved)
             self.unacknowledged[source] = waiting[len(done) :]
             if not self.unacknowledged[source]:
                 del self.unacknowledged[source]

@@ -1286,6 +1286,7 @@ class Machine:
                 self.finders[held.index].finder.ended(held.found, what)
             else:
                 position, detail = what
+                self.finders[held.index].finder.moved()
                 held.found = held.found._replace(position=position, detail=detail)
                 self.changed[held.index, source] = StoredPosition(source, position, detail)
         self.commit()

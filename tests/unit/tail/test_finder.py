@@ -1356,6 +1356,21 @@ async def test_a_finder_whose_look_hangs_can_be_closed(follow: Any, tmp_path: Pa
         looks.go_on.set()
 
 
+async def test_what_is_stored_is_hardly_newer_than_what_is_found(follow: Any, tmp_path: Path) -> None:
+    """After a kill, a start searched for the rotations of all logs that were written since the last pass."""
+    append(tmp_path / "a.log", "a")
+    follower = follow(rescan_interval=3600)
+    await follower.reads("a")
+    append(tmp_path / "a.log", "b")
+    written = (tmp_path / "a.log").stat().st_mtime
+
+    def both() -> bool:
+        append(tmp_path / "a.log", "c")
+        return bool(follower.since >= written)
+
+    await follower.until(both)
+
+
 async def test_the_loop_goes_on_while_thousands_of_files_are_found(follow: Any, tmp_path: Path) -> None:
     for number in range(3000):
         (tmp_path / f"{number}.log").write_text("x\n")
