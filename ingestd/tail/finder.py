@@ -327,14 +327,16 @@ class TailFinder:
 
     def close(self) -> None:
         """Give up watches and thread. Safe to call twice."""
-        self.moved()
-        self._resting = False
+        if self._resting:
+            self._resting = False
+            self._news.hear()
+            self._tell_all_found()
         self._watches.close()
         self._thread.close()
 
     def moved(self) -> None:
         """See `ingestd.daemon.source.Finder.moved`. The rows tell of hardly a later time than what is found then."""
-        if self._resting:
+        if self._resting and self._watches.silent:  # events are gathered before they are heard
             self._news.hear()
             self._tell_all_found()
 

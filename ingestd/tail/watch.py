@@ -9,8 +9,11 @@ from __future__ import annotations
 import asyncio
 import ctypes
 import errno
+import fcntl
 import os
 import struct
+import termios
+from array import array
 from typing import TYPE_CHECKING, ClassVar, Final, NamedTuple, cast
 
 if TYPE_CHECKING:
@@ -140,6 +143,13 @@ class Inotify:
             self._resume = self._loop.call_later(self._least, self._listen)
         self.drain()
         self._told = False
+
+    @property
+    def silent(self) -> bool:
+        """Whether the kernel has gathered nothing."""
+        size = array("i", [0])
+        fcntl.ioctl(self._descriptor, termios.FIONREAD, size)
+        return not size[0]
 
     def drain(self) -> None:
         """Tell now what the kernel has gathered."""

@@ -99,6 +99,11 @@ class Watches:
         """Whether there is something to take."""
         return bool(self._events)
 
+    @property
+    def silent(self) -> bool:
+        """Whether nothing happened until now that was not taken."""
+        return not self._events and (self._stream is None or self._stream.silent)
+
     def concern(self, paths: AbstractSet[str]) -> bool:
         """Whether anything happened until now, and was not taken, that concerns one of these paths."""
         if self._stream is None:

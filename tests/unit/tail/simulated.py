@@ -581,6 +581,10 @@ class SimulatedStream(EventStream):
 
     drain = deliver
 
+    @property
+    def silent(self) -> bool:
+        return not self.events
+
     def overflow(self) -> None:
         self.events = [(-1, OVERFLOW, 0, b"")]
         # A watch that is gone is gone, whether that was told or not.

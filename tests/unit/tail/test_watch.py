@@ -82,6 +82,20 @@ def append(path: Path, text: str = "more\n") -> None:
         stream.write(text)
 
 
+async def test_it_is_silent_until_something_happens_and_once_that_is_told(
+    hear: Callable[..., Heard], tmp_path: Path
+) -> None:
+    heard = hear()
+    heard.inotify.add("directory", str(tmp_path), DIRECTORY_EVENTS)
+    assert heard.inotify.silent
+    (tmp_path / "a").write_text("a")
+    assert not heard.inotify.silent
+    assert not heard.calls
+    heard.inotify.drain()
+    assert heard.inotify.silent
+    assert heard.calls
+
+
 async def test_many_writes_are_one_call(hear: Any, file: Path) -> None:
     heard = hear()
     heard.inotify.add("a", os.fspath(file), FILE_EVENTS)
