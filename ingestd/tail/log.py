@@ -542,6 +542,7 @@ class Log:
         before: what comes directly after it. Its name says so, too: the next run and readers go by names.
         """
         # If the daemon is killed before these are stored, the next run looks for what was modified later than this one.
+        # That all was found may be noted already: only a reader sees that a file holds other content than it did.
         unstored = [*self._waiting.values(), *self._released.values()]
         since = [each for each in (self.new_since, self.unseen_since) if each]
         modified = min([place.modified, *since, *(each.modified - 1 for each in unstored if each.file != place.file)])
