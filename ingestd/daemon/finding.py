@@ -8,6 +8,7 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Final
 
 from ingestd.daemon.intake import Intake
+from ingestd.daemon.positions import StoredRoute
 from ingestd.daemon.source import Surroundings
 from ingestd.errors import DeadlineExceeded
 from ingestd.logs import get_logger
@@ -88,17 +89,17 @@ class Finding:
         unused = sorted(with_positions.difference(route.name for route in self._routes))
         finders: list[Finder] = []
         for route in self._routes:
-            known = stored.get(route.name)
-            rows, since = (None, 0.0) if known is None else (known.positions, known.since)
-            surroundings = Surroundings(self._once, tuple(finders), self._client, self._host, since)
+            of = stored.get(route.name, StoredRoute(has_run=False))
+            others, first = tuple(finders), not of.has_run
+            surroundings = Surroundings(self._once, others, self._client, self._host, of.since, first_run=first)
             with self._positions.naming(route.name):
-                finder = await asyncio.to_thread(route.finder, rows, surroundings)
+                finder = await asyncio.to_thread(route.finder, of.positions, surroundings)
             if finder.keeper is not None:
                 self._checkpoint.keep_elsewhere(route.name, finder.keeper)
-            elif known is None:
+            elif first:
                 self._tell_first_run(route.name, unused)
             finders.append(finder)
-            self._intakes[route.name] = Intake(route, finder, known, self._handover, self._news)
+            self._intakes[route.name] = Intake(route, finder, of, self._handover, self._news)
 
     def _tell_first_run(self, tail: str, unused: Sequence[str]) -> None:
         """`unused`: the names with positions that no route has. The tail may be one of these, renamed."""

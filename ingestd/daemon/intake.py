@@ -72,9 +72,7 @@ class Intake:
         It forgets only rows that a complete scan has not named.
     """
 
-    def __init__(
-        self, route: Route, finder: Finder, stored: StoredRoute | None, handover: Handover, news: IntakeNews
-    ) -> None:
+    def __init__(self, route: Route, finder: Finder, stored: StoredRoute, handover: Handover, news: IntakeNews) -> None:
         self.route = route
         self._taken: set[str] = set()
         """The sources that it found, by name. One that went to another host may come again."""
@@ -84,9 +82,9 @@ class Intake:
         self._handover = handover
         self._news = news
         self._log = get_logger("ingestd.supervisor").bind(route=route.name)
-        self._rows = {} if stored is None else {row.source: row for row in stored.positions}
+        self._rows = {row.source: row for row in stored.positions}
         """The rows that were stored at the start and that the finder has not named yet."""
-        self._missing = set() if stored is None else stored.missing
+        self._missing = stored.missing
         self._not_taken: dict[str, NotTaken] = {}
         self.problem: str | None = None
         """Why the finder can not look for sources now."""

@@ -77,15 +77,16 @@ class PositionsDamaged(IngestdError):
 
 @dataclass(frozen=True, slots=True)
 class StoredRoute:
-    """What is stored of a route that has run.
+    """What is stored of a route.
 
     missing: the sources that were absent at the last start. since: the Unix time before which all that came was found;
-    0.0: not known.
+    0.0: not known. has_run: whether it has looked once for all its sources.
     """
 
     positions: list[StoredPosition] = field(default_factory=list)
     missing: set[str] = field(default_factory=set)
     since: float = 0.0
+    has_run: bool = True
 
 
 class PositionFile:
@@ -145,7 +146,7 @@ class PositionFile:
         return int(version)
 
     def read(self) -> Mapping[str, StoredRoute]:
-        """All routes that have run. It uses a connection of its own, so it may be called in a thread.
+        """All routes that have run, or have positions. It has a connection of its own, so it may be called in a thread.
 
         Raises `PositionsUnavailable`, and `PositionsDamaged`, which names the first row that can not be understood.
         """
@@ -186,7 +187,7 @@ class PositionFile:
             raise self._damaged_row(route, source, f"detail is not a JSON object, but {_shown(detail)}")
         known = routes.get(route)
         if known is None:
-            known = routes[route] = StoredRoute()
+            known = routes[route] = StoredRoute(has_run=False)
         known.positions.append(StoredPosition(source, position, value))
         if missing is not None:
             known.missing.add(source)
@@ -379,6 +380,7 @@ def _bring_up(database: sqlite3.Connection) -> None:
     for table, name in _ADDED:
         if name not in _columns(database, table):
             database.execute(f"ALTER TABLE {table} ADD COLUMN {name} REAL")
+    database.execute("INSERT OR IGNORE INTO run (route) SELECT DISTINCT route FROM position")  # older than these notes
     database.execute("COMMIT")
 
 

@@ -389,6 +389,7 @@ class Surroundings:
     client: the supervisor's client of a cluster, by name. Raises `IngestdError` until `Finder.scan` is called.
     host: the daemon's name among those of other hosts, the same at each start.
     since: the Unix time before which all that came was found, in earlier runs; 0.0: not known.
+    first_run: whether the route has not looked yet for all its sources, in any run that came so far.
     """
 
     once: bool
@@ -396,6 +397,7 @@ class Surroundings:
     client: Callable[[str], Client]
     host: str
     since: float = 0.0
+    first_run: bool = False
 
 
 class Finder(Protocol):
@@ -504,8 +506,8 @@ class Route(Protocol):
         """Every `Loss.reason` that its finder or its runners may give; their counters are at zero from the start."""
         ...
 
-    def finder(self, stored: Sequence[StoredPosition] | None, surroundings: Surroundings) -> Finder:
-        """The finder, with what is stored of the route. `stored` is None if the route has never run.
+    def finder(self, stored: Sequence[StoredPosition], surroundings: Surroundings) -> Finder:
+        """The finder, with what is stored of the route, also by a first run that was ended before it had found all.
 
         Called in a thread, since there may be many rows: what needs a running loop waits for `scan` or `run`. Raises
         `WrongDetail`, or another `ValueError` that names the source, for a detail that it can not understand.

@@ -224,7 +224,7 @@ class MirrorRoute:
         """
         return (RETENTION, REFUSED)
 
-    def finder(self, stored: Sequence[StoredPosition] | None, surroundings: Surroundings) -> Finder:  # noqa: ARG002 - positions are at the target
+    def finder(self, stored: Sequence[StoredPosition], surroundings: Surroundings) -> Finder:  # noqa: ARG002 - positions are at the target
         """See `ingestd.daemon.source.Route.finder`."""
         from ingestd.mirror.finder import MirrorFinder  # noqa: PLC0415 - they know each other; a worker needs no finder
 

@@ -122,15 +122,16 @@ class TailFinder:
     def __init__(
         self,
         route: TailRoute,
-        stored: Sequence[StoredPosition] | None,
+        stored: Sequence[StoredPosition],
         *,
         once: bool,
         since: float = 0.0,
+        first_run: bool = False,
         others: Sequence[Finder] = (),
         looks: Looks | None = None,
         thread: LookThread | None = None,
     ) -> None:
-        """`stored`: None in the first run of the tail, for which `start` is meant. `since`: as of `Surroundings`.
+        """`since`, `first_run`: as of `Surroundings`. `start` is meant for what a first run finds and is not stored.
 
         Raises `WrongDetail`.
         """
@@ -141,7 +142,7 @@ class TailFinder:
         self._files.enter(self)
         self._looks = looks or Looks()
         self._thread = thread or LookThread(route.name, lambda: self._looks.steps, self._tell_hanging)
-        self._first_run = stored is None
+        self._first_run = first_run
         self._since = int(since * 1e9)
         self._new_since = 0
         """Until when (ns) all files were seen; a log that is met now may have been rotated since. 0: it was not."""
@@ -185,8 +186,9 @@ class TailFinder:
         self._rounds = Rounds(self._examinations, self._looks, self._thread, self._kin, self._names, self._files)
         self._finished = Finished()
         self._sources: Sources
-        for position in sorted(stored or (), key=lambda each: birth_of(each.source)):
+        for position in sorted(stored, key=lambda each: birth_of(each.source)):
             self._restore(position)
+        self._restored = frozenset(self._logs)
 
     @property
     def files(self) -> Files:
@@ -531,8 +533,7 @@ class TailFinder:
                     self._examine_next(due, log, place)
                 self._due.examinations = {}
             if due.examinations:
-                first = self._first_run and self._first_pass
-                await self._rounds.make(self._oldest(due.examinations.values()), self._judged, first=first)
+                await self._rounds.make(self._oldest(due.examinations.values()), self._judged, self._were_before)
             if due.seeks:
                 await self._seek(due)
             if due.looks or due.examinations:
@@ -566,6 +567,10 @@ class TailFinder:
         for log, place in by_age[_EXAMINED_AT_ONCE:]:
             self._examine_next(self._due, log, place)
         return by_age[:_EXAMINED_AT_ONCE]
+
+    def _were_before(self, log: Log) -> bool:
+        """Whether a log's files were there before the tail: `start` is meant for them."""
+        return self._first_run and self._first_pass and log.path not in self._restored
 
     def _warn_untold(self, untold: list[tuple[str, int]]) -> None:
         """All in one line, since all pods of a node may be gone at once."""
@@ -674,7 +679,12 @@ class TailFinder:
 
     def _found_at(self, log: Log, place: Place) -> None:
         """A file was found where nobody saw it go."""
-        self._unseen.vanish(self._names.looked(place.path, log.path, place.file))
+        self._stands_at(place.path, log.path, place.file)
+
+    def _stands_at(self, path: str, log: str, file: FileId) -> None:
+        """A file stands at a path. What stood there may have vanished; and if this one had, a link to it did."""
+        self._unseen.vanish(self._names.looked(path, log, file))
+        self._vanished.met(file)
 
     def _latest(self, source: str) -> Found | None:
         return self._sources.latest(source)
@@ -747,7 +757,7 @@ class TailFinder:
         for name in {path, place.path} if log else ():
             if not self._watches.sees(name):
                 continue  # of what happens there next, nobody tells
-            self._unseen.vanish(self._names.looked(name, log, place.file))
+            self._stands_at(name, log, place.file)
         if owned is not None:
             self._seen_again(owned.finder, owned.log, path, place)
         elif of is not None and of != path:

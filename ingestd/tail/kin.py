@@ -145,11 +145,15 @@ class Kin:
         names = frozenset().union(*map(names_of, paths))
         called_so = {log.path for log in logs if self._is_called(log, names)}
         ends = tuple(f"/{name}" for name in names)
+        owned = self._files.find(place.file)
+        unread = owned is not None and owned.generation.copy_of == NOTHING
 
         def possible(of: Callable[[Log], Sequence[Generation]]) -> Iterator[tuple[Log, Generation]]:
             for log in logs:
                 whatever_called = len(logs) <= _STRANGERS_MOST or log.path in called_so
                 for each in of(log):
+                    if unread and each.copy_of == NOTHING and _age_of(place.file) < _age_of(each.known.file):
+                        continue  # of files that seemed to be empty, each would wait for the others
                     if _may_be_copied(each, log, place.file) and (whatever_called or each.known.path.endswith(ends)):
                         yield log, each
 
@@ -308,6 +312,11 @@ def _from(directory: str) -> Iterator[str]:
 def _age(path: str) -> tuple[int, str]:
     """A log has a shorter name than what is rotated from it. Of several as short, one has to be the first for all."""
     return len(path), path
+
+
+def _age_of(file: FileId) -> tuple[int, int]:
+    """Orders files by when they were made."""
+    return file.birth, file.inode
 
 
 def _may_be_copied(generation: Generation, log: Log, file: FileId) -> bool:

@@ -521,11 +521,12 @@ class Log:
         return Keep(generation)
 
     def _was_copied(self, repeating: Generation, place: Place) -> bool:
-        """Whether what a file repeats is its own copy, which was read first."""
+        """Whether what a file repeats is its own copy, which was read first: all of that, or the file was truncated."""
         copy = self.named(repeating.copy_of or NOTHING)
         if copy is None or not copy.known.file.birth > repeating.known.file.birth > 0:
             return False
-        return self.stands(place.file) and place.size >= repeating.position
+        length = max(copy.position, copy.known.size, 0 if copy.known.codec else copy.size)
+        return self.stands(place.file) and place.size >= repeating.position >= length
 
     def _add(
         self,

@@ -48,16 +48,18 @@ class Rounds:
         self,
         wanted: Collection[tuple[Log, Place]],
         judge: Callable[[Log, Examination, Examined | None], None],
-        *,
-        first: bool,
+        first: Callable[[Log], bool],
     ) -> None:
-        """Examine files; `judge` gets each, with the log that it seems to be of. `first`: they were there before."""
+        """Examine files; `judge` gets each, with the log that it seems to be of.
+
+        `first`: whether a log's files were there before the tail.
+        """
         called = await self._names_of([place.file for _, place in wanted if place.links > 1])
         alike = await self._alike(wanted, called)
         several = [each for each in alike if len(each) > 1 or each[0][0].generations]
         heads = await self._thread.ask(partial(self._looks.heads, [place for each in several for _, place in each]))
         for batch in zip_longest(*alike):
-            await self._examine([each for each in batch if each], called, heads, judge, first=first)
+            await self._examine([each for each in batch if each], called, heads, judge, first)
         heads.clear()
 
     async def _alike(
@@ -83,8 +85,7 @@ class Rounds:
         called: Mapping[FileId, list[str]],
         heads: Heads,
         judge: Callable[[Log, Examination, Examined | None], None],
-        *,
-        first: bool,
+        first: Callable[[Log], bool],
     ) -> None:
         """What begins in another way by now is examined once more, and compared with all: see `Examinations.of`."""
         while batch:
@@ -94,7 +95,7 @@ class Rounds:
                 log, place = each
                 owned = self._files.find(place.file)
                 known = None if owned is None else owned.generation
-                to.append(self._examinations.of(log, place, known, called.get(place.file, ()), heads, first=first))
+                to.append(self._examinations.of(log, place, known, called.get(place.file, ()), heads, first=first(log)))
 
             await in_turns(batch, ask)
             verdicts = await self._thread.ask(partial(self._looks.examine, asked))

@@ -115,7 +115,8 @@ class TailRoute:
     start: Annotated[str, Expected('"beginning", "end", or an age as in "24h" (s, m, h or d)', _is_start)] = "beginning"
     """Where to begin in files that are there when this tail runs for the first time: `beginning`, `end`, or an age as
     in `24h` (s, m, h, d): at the beginning of files modified since, at the end of older ones. Files that come later,
-    and old ones that a path matches which is added later, are always read from their beginning."""
+    and old ones that a path matches which is added later, are always read from their beginning. The first time is over
+    once the log says `sources found`: if a run ended before, this counts for the files that it had not found."""
     max_line_bytes: Annotated[
         int, Expected(f"{LEAST_LINE_BYTES} bytes to less than batch_bytes", lambda size: size >= LEAST_LINE_BYTES)
     ] = 13 * 64 * 1024
@@ -250,11 +251,12 @@ class TailRoute:
         """See `ingestd.daemon.source.Route.loss_reasons`."""
         return LOSS_REASONS
 
-    def finder(self, stored: Sequence[StoredPosition] | None, surroundings: Surroundings) -> Finder:
+    def finder(self, stored: Sequence[StoredPosition], surroundings: Surroundings) -> Finder:
         """See `ingestd.daemon.source.Route.finder`."""
         from ingestd.tail.finder import TailFinder  # noqa: PLC0415 - they know each other; a worker needs no finder
 
-        return TailFinder(self, stored, since=surroundings.since, once=surroundings.once, others=surroundings.others)
+        once, since, first_run = surroundings.once, surroundings.since, surroundings.first_run
+        return TailFinder(self, stored, once=once, since=since, first_run=first_run, others=surroundings.others)
 
     def import_runner(self) -> None:
         """See `ingestd.daemon.source.Route.import_runner`."""

@@ -25,7 +25,8 @@ class FakeRoute:
     def finder(self, stored, surroundings):
         assert threading.current_thread() is not threading.main_thread()
         self.events.append(("made", self.name))
-        self.stored, self.once, self.others = stored, surroundings.once, surroundings.others
+        self.stored, self.first_run = stored, surroundings.first_run
+        self.once, self.others = surroundings.once, surroundings.others
         if self.refusal is not None:
             raise self.refusal
         return self
@@ -111,24 +112,26 @@ async def test_every_finder_is_made_before_one_scans_and_gets_those_before_it(ma
     assert [route.others for route in made.routes] == [(), (made.routes[0],), (made.routes[0], made.routes[1])]
 
 
-async def test_a_finder_gets_what_is_stored_of_its_route_or_none_in_its_first_run(make):
-    made = make("a", "b", "c", once=True)
-    made.store.write([("a", StoredPosition("x", 5, {}))], run={"b": 100.0})
+async def test_a_finder_gets_what_is_stored_of_its_route_and_whether_that_has_looked_for_all(make):
+    made = make("a", "b", "c", "d", once=True)
+    made.store.write([(name, StoredPosition("x", 5, {})) for name in "ad"], run={"a": None, "b": 100.0})
     await made.finding.prepare()
-    assert [route.stored for route in made.routes] == [[StoredPosition("x", 5, {})], [], None]
+    stored = [StoredPosition("x", 5, {})]
+    assert [route.stored for route in made.routes] == [stored, [], [], stored]
+    assert [route.first_run for route in made.routes] == [False, False, True, True]
     assert all(route.once for route in made.routes)
 
 
-async def test_the_first_run_of_a_route_is_said(make):
+async def test_the_first_run_of_a_route_is_said_until_it_has_found_all(make):
     # A state that was lost is a first run: only this line in the log tells of it.
-    made = make("a", "b", "c")
-    made.store.write([("a", StoredPosition("x", 5, {}))], run={"b": 100.0})
+    made = make("a", "b", "c", "d")
+    made.store.write([(name, StoredPosition("x", 5, {})) for name in "ad"], run={"a": None, "b": 100.0})
     with structlog.testing.capture_logs() as logs:
         await made.finding.prepare()
     assert [(entry["event"], entry["route"], entry["state"]) for entry in logs] == [
-        ("first run of this tail", "c", str(made.store.path))
+        ("first run of this tail", name, str(made.store.path)) for name in "cd"
     ]
-    assert [(entry["log_level"], "unused" in entry) for entry in logs] == [("info", False)]
+    assert [(entry["log_level"], "unused" in entry) for entry in logs] == [("info", False)] * 2
 
 
 async def test_the_first_run_of_a_route_is_a_warning_where_another_name_has_positions_that_nobody_uses(make):
@@ -136,7 +139,8 @@ async def test_the_first_run_of_a_route_is_a_warning_where_another_name_has_posi
     made = make("a", "c", "kept elsewhere")
     made.routes[2].keeper = object()
     names = ["a", "kept elsewhere", *(f"old{number}" for number in reversed(range(7)))]
-    made.store.write([(name, StoredPosition("x", 5, {})) for name in names], run={"a mirror that was removed": 100.0})
+    run = {"a": 100.0, "a mirror that was removed": 100.0}
+    made.store.write([(name, StoredPosition("x", 5, {})) for name in names], run=run)
     with structlog.testing.capture_logs() as logs:
         await made.finding.prepare()
     (entry,) = logs

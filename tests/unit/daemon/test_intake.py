@@ -94,7 +94,7 @@ class Positions:
 
 
 def make(say=lambda sources: None, stored=None):
-    made = Intake(Route(), Finder(say), stored, Handover(), News())
+    made = Intake(Route(), Finder(say), stored or StoredRoute(), Handover(), News())
     return made, made._finder, made._handover, made._news
 
 

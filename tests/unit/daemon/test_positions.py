@@ -61,12 +61,12 @@ def test_a_route_has_run_once_it_looked_even_if_it_found_nothing(path):
     store.write(run={"r": 100.0})
     store.write(run={"r": 101.5, "s": None})
     store.write(run={"r": None})
-    store.write([("older than the note", StoredPosition("a", 5, {}))])
+    store.write([("ended too soon", StoredPosition("a", 5, {}))])
     store.close()
     read = stored(path)
     assert read["r"] == StoredRoute(since=101.5)
     assert read["s"] == StoredRoute()
-    assert read["older than the note"] == StoredRoute([StoredPosition("a", 5, {})])
+    assert read["ended too soon"] == StoredRoute([StoredPosition("a", 5, {})], has_run=False)
     for wrong, shown in (("'today'", "'today'"), ("9e999", "inf"), ("-1", "-1.0")):
         change(path, f"UPDATE run SET since = {wrong} WHERE route = 's'")
         with pytest.raises(PositionsDamaged, match=f"route 's': table run: since is not a Unix time, but {shown}\n"):

@@ -225,7 +225,7 @@ async def test_only_the_first_complete_look_of_a_route_is_its_first(make, monkey
     given = []
 
     def finder(self, stored, surroundings):
-        given.append(stored)
+        given.append(surroundings.first_run)
         return self
 
     monkeypatch.setattr(FakeRoute, "finder", finder)
@@ -238,7 +238,7 @@ async def test_only_the_first_complete_look_of_a_route_is_its_first(make, monkey
         route = FakeRoute()
         route.looked.set()
         await ends(make(route, once=True).run())
-    assert given == [None, None, []]
+    assert given == [True, True, False]
 
 
 @pytest.mark.parametrize("found", [(), (Found("a", 0, {}, 0),)])

@@ -16,7 +16,7 @@ from ingestd.tail.route import TailRoute
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
 
-    from ingestd.daemon.source import End, Finder, Found, Loss
+    from ingestd.daemon.source import End, Found, Loss
     from ingestd.tail.looks import Looks
     from ingestd.tail.reader import TailReader
     from ingestd.tail.remote import RemoteSource
@@ -71,10 +71,15 @@ class Follower:
         self.start()
 
     def start(self) -> None:
-        stored = list(self.stored.values()) if self.has_run else None
-        others: list[Finder] = [each.finder for each in self.beside]
-        looks, since = self.looks, self.since
-        self.finder = TailFinder(self.route, stored, once=self.once, since=since, others=others, looks=looks)
+        self.finder = TailFinder(
+            self.route,
+            [*self.stored.values()],
+            once=self.once,
+            since=self.since,
+            first_run=not self.has_run,
+            others=[each.finder for each in self.beside],
+            looks=self.looks,
+        )
         self.reader = self.route.opener(self.readied.append, self.changed.append)  # type: ignore[assignment]
 
     def stop(self) -> None:

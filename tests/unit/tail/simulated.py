@@ -1153,12 +1153,12 @@ class Machine:
         others: list[_Finder] = []
         for index, route in enumerate(self.routes):
             rows = [row for (at, _), row in self.rows.items() if at == index]
-            stored = rows if rows or self.has_run[index] else None
             finder = _Finder(
                 route,
-                stored,
+                rows,
                 once=self.once,
                 since=self.since[index],
+                first_run=not self.has_run[index],
                 others=tuple(others),
                 looks=Looks(),
                 thread=_Thread(),

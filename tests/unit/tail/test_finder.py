@@ -424,6 +424,29 @@ async def test_the_second_run_reads_from_the_beginning_although_the_first_found_
     await follower.reads("one")
 
 
+async def test_until_the_first_run_has_found_all_files_what_is_there_counts_as_there_before(
+    follow: Any, tmp_path: Path
+) -> None:
+    """A first run that was stopped within its first moments: the next one sent all old lines of what was not stored."""
+    for number in range(500):
+        append(tmp_path / f"{number}.log", f"{number} old")
+    follower = follow(start="end")
+    begin = asyncio.ensure_future(follower.begin())
+    while not follower.stored:
+        await asyncio.sleep(0)
+    await follower.cut_short(begin)
+    assert len(follower.stored) < 500
+    (stored, *_) = follower.paths()
+    (tmp_path / stored).rename(tmp_path / f"{stored}.1")
+    append(tmp_path / stored, "of what is known, all that came is read")
+    follower.start()
+    await follower.scan()
+    for number in range(500):
+        append(tmp_path / f"{number}.log", f"{number} new")
+    new = [f"{number} new" for number in range(500)]
+    await follower.reads("of what is known, all that came is read", *new, ordered=False)
+
+
 async def test_what_was_begun_at_its_end_is_known_by_its_last_bytes(follow: Any, tmp_path: Path) -> None:
     # Nothing was read of it yet, and still the bytes before the position tell that it is truncated and grown again.
     header = "# " + "h" * 2000

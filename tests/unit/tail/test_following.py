@@ -2626,3 +2626,73 @@ async def test_a_file_that_is_made_and_moved_out_of_sight_between_two_looks_is_f
     log.rename(old / "a.log.2")
     await follower.reads("1", "2")
     assert not follower.losses
+
+
+@pytest.mark.parametrize("restart", [False, True])
+@pytest.mark.parametrize("codec", ["", "gz"])
+@pytest.mark.parametrize("begins", ["2026-11-29T", "2026-11-29T10 first\n", "2026-11-29T10 first\n2026-11-29T10 sec"])
+async def test_what_begins_as_the_copy_of_what_was_truncated_is_read_from_its_first_byte(
+    follow: Any, tmp_path: Path, begins: str, codec: str, restart: bool
+) -> None:
+    """A header, or a part of a line with the same date: it was not read, and what came after it was."""
+    log = tmp_path / "a.log"
+    append(log, "2026-11-29T10 first", "2026-11-29T10 second")
+    follower = follow("a.log")
+    await follower.reads("2026-11-29T10 first", "2026-11-29T10 second")
+    shutil.copyfile(log, tmp_path / "a.log.1")
+    os.truncate(log, 0)
+    if codec:
+        await follower.settle()
+        compress(tmp_path / "a.log.1")
+    await follower.settle()
+    with log.open("a") as stream:
+        stream.write(begins)
+    await follower.settle()
+    if restart:
+        follower.stop()
+    append(log, "11 new")
+    if restart:
+        follower.start()
+    lines = f"{begins}11 new".splitlines()
+    await follower.until(lambda: len(follower.lines) >= 2 + len(lines))
+    assert follower.texts[2:] == [line.encode() for line in lines]
+
+
+async def test_links_that_are_repointed_from_empty_files_are_no_loss(follow: Any, tmp_path: Path) -> None:
+    """Each was said to have vanished: where events of several links came together, 36 of 100."""
+
+    def repoint(number: int, to: str) -> Path:
+        target, link, made = tmp_path / f"{number}" / to, tmp_path / f"{number}.log", tmp_path / f"{number}.new"
+        target.parent.mkdir(exist_ok=True)
+        target.touch()
+        made.symlink_to(target)
+        made.rename(link)
+        return target
+
+    for number in range(20):
+        append(repoint(number, "first"), f"{number} first")
+    follower = follow("*.log")
+    await follower.settle()
+    for number in range(20):
+        repoint(number, "empty")
+    await follower.settle()
+    for number in range(20):
+        append(repoint(number, "last"), f"{number} last")
+        await asyncio.sleep(0.001)
+    await follower.until(lambda: len(follower.lines) == 40)
+    await follower.settle()
+    assert not follower.losses
+
+
+async def test_files_with_the_same_content_behind_links_do_not_wait_for_each_other(
+    follow: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each counted as empty until it was searched for what came before it, and as a copy of the others: for ever."""
+    monkeypatch.setattr(awaited, "COPY_PATIENCE", 0.0)
+    for number in range(3):
+        target = tmp_path / f"{number}" / "0.log"
+        target.parent.mkdir()
+        append(target, "the same")
+        (tmp_path / f"{number}.log").symlink_to(target)
+    follower = follow("*.log", rescan_interval=0.05)
+    await follower.reads(*["the same"] * 3)
