@@ -57,9 +57,11 @@ class Heads:
         hashes: dict[int, str] = {}
 
         def is_apart(generation: Generation) -> bool:
-            if generation.phase is Phase.READING:
-                other = known.get(generation.source, b"")
+            other = known.get(generation.source)
+            if other is not None:
                 return not (other.startswith(head) or head.startswith(other))
+            if generation.phase is Phase.READING:
+                return False
             witness = generation.known.witness
             if witness is None or not 0 < witness.head_bytes <= len(head):
                 return False

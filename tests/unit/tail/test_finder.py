@@ -1293,6 +1293,32 @@ async def test_a_start_compares_what_was_rotated_with_what_begins_as_it_does(
     assert read == sorted([b"0 first", *lines, b"0 last", b"0 last"])
 
 
+async def test_a_start_does_not_compare_each_short_file_with_each_long_one(
+    follow: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # Nor each with each that waits. With 400 rotations while the daemon ran, and 400 while it was down: 9.7 s.
+    log = tmp_path / "app.log"
+    looks = CountingTexts(monkeypatch)
+    follower = follow(looks=looks)
+
+    def rotate(number: int) -> None:
+        log.rename(tmp_path / f"app.log-{number + 20_260_000}")
+
+    for number in range(40):
+        append(log, f"{number} {'x' * 5000}")
+        await follower.until(lambda wanted=number: len(follower.lines) > wanted)
+        rotate(number)
+    follower.stop()
+    for number in range(40, 80):
+        append(log, f"{number} {'x' * 50}")
+        rotate(number)
+    append(log, "last")
+    looks.compared.clear()
+    follower.start()
+    await follower.until(lambda: len(follower.lines) == 81)
+    assert looks.compared.total() < 400
+
+
 class LateWriter(Looks):
     """Between the look at how files begin and their examination, one gets another content."""
 

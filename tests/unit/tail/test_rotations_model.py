@@ -184,6 +184,9 @@ class World:
 
     async def settle(self) -> None:
         await self.follower.settle()
+        # What comes behind a file that is gone waits for some seconds: more of that one may be found.
+        await self.follower.until(lambda: not any(each.held_back for each in self.follower.sources.values()))
+        await self.follower.settle()
         for writer in self.writers.values():
             writer.unseen = writer.unseen and not writer.path.stat().st_size
 
