@@ -7,7 +7,7 @@ import os
 import shlex
 import sqlite3
 import time
-from contextlib import closing, contextmanager
+from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
 
@@ -211,7 +211,7 @@ class PositionFile:
     def _refused(self, done: str, error: Exception) -> PositionsUnavailable:
         if isinstance(error, sqlite3.Error) and _code(error) in (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED):
             return PositionsLocked(f"{self.path}: positions can not be {done}: another program has it locked")
-        return PositionsUnavailable(f"{self.path}: positions can not be {done}: {error}")
+        return PositionsUnavailable(f"{self.path}: positions can not be {done}: {_why(error, self.path)}")
 
     def _check_whole(self, error: Exception) -> None:
         """Raises `PositionsDamaged` if SQLite says that the file is no database, or is damaged."""
@@ -263,7 +263,7 @@ class PositionStore(PositionFile):
                 raise
         except (OSError, sqlite3.Error) as error:
             self._check_whole(error)
-            raise PositionsUnavailable(f"{path}: positions can not be kept here: {error}") from error
+            raise PositionsUnavailable(f"{path}: positions can not be kept here: {_why(error, path)}") from error
 
     def _open(self) -> None:
         self._check_filled()  # before SQLite opens it, which would delete the write-ahead log beside it
@@ -392,6 +392,15 @@ def _columns(database: sqlite3.Connection, table: str) -> set[str]:
 def _code(error: sqlite3.Error) -> int:
     """SQLite's error code. Errors of Python's own have none. The low byte is the kind; SQLite adds details above it."""
     return getattr(error, "sqlite_errorcode", sqlite3.SQLITE_ERROR) & 0xFF
+
+
+def _why(error: Exception, path: Path) -> str:
+    """An error's text. Where a disk is full, SQLite may speak of an I/O error."""
+    with suppress(OSError):
+        failed = isinstance(error, sqlite3.Error) and _code(error) == sqlite3.SQLITE_IOERR
+        if failed and not os.statvfs(path.parent).f_bavail:
+            return f"{error}: the disk is full"
+    return str(error)
 
 
 def _text(raw: bytes) -> str:

@@ -104,8 +104,8 @@ _NAMED_MOST: Final = 5
 """So many files are named in a line of the log that is about all of them."""
 
 _NAME_ROTATED: Final = (
-    "if rotation moves files to another directory, name that in `rotated`; "
-    "unread lines of files that were deleted meanwhile are lost"
+    "if rotation moves files to another directory, name that in `rotated`; if it deletes them, let it keep more: "
+    "what was not read is lost, and of what was read to its end, nothing is"
 )
 
 _log = get_logger(__name__)

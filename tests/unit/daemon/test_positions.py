@@ -1,9 +1,11 @@
 """Position store: durable, all or nothing, and clear about what keeps it from its work."""
 
+import os
 import sqlite3
 import stat
 import subprocess
 import time
+from types import SimpleNamespace
 
 import pytest
 
@@ -124,6 +126,20 @@ def test_a_disk_that_is_full_at_the_start_is_named_by_the_path(path, monkeypatch
 
     monkeypatch.setattr(sqlite3, "connect", full)
     with pytest.raises(PositionsUnavailable, match=r"positions\.sqlite: positions can not be kept here: .*is full"):
+        PositionStore(path)
+
+
+@pytest.mark.parametrize(("free", "said"), [(0, "disk I/O error: the disk is full"), (1, "disk I/O error")])
+def test_an_error_of_a_disk_that_is_full_says_so(path, monkeypatch, free, said):
+    # SQLite said "disk I/O error" alone, which sends people to look for a dying disk.
+    def fail(*arguments, **named):
+        error = sqlite3.OperationalError("disk I/O error")
+        error.sqlite_errorcode = sqlite3.SQLITE_IOERR_WRITE
+        raise error
+
+    monkeypatch.setattr(sqlite3, "connect", fail)
+    monkeypatch.setattr(os, "statvfs", lambda _: SimpleNamespace(f_bavail=free))
+    with pytest.raises(PositionsUnavailable, match=f"can not be kept here: {said}$"):
         PositionStore(path)
 
 
