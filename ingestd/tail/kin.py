@@ -152,7 +152,7 @@ class Kin:
             for log in logs:
                 whatever_called = len(logs) <= _STRANGERS_MOST or log.path in called_so
                 for each in of(log):
-                    if unread and each.copy_of == NOTHING and _age_of(place.file) < _age_of(each.known.file):
+                    if unread and each.copy_of == NOTHING and _made(place.file) < _made(each.known.file):
                         continue  # of files that seemed to be empty, each would wait for the others
                     if _may_be_copied(each, log, place.file) and (whatever_called or each.known.path.endswith(ends)):
                         yield log, each
@@ -314,7 +314,7 @@ def _age(path: str) -> tuple[int, str]:
     return len(path), path
 
 
-def _age_of(file: FileId) -> tuple[int, int]:
+def _made(file: FileId) -> tuple[int, int]:
     """Orders files by when they were made."""
     return file.birth, file.inode
 
