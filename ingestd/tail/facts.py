@@ -188,11 +188,14 @@ class Repeated:
 class Gone:
     """A generation's content is gone from its file. So a file that repeats it is its copy, not one that begins alike.
 
-    `after`: the source that goes on with the content, in another copy; or none.
+    `after`: the source that goes on with the content, in another copy; or none. `log`: the path of the generation's
+    log. `read`: up to where it was read.
     """
 
     source: str
     after: str = ""
+    log: str = ""
+    read: int = 0
 
 
 @dataclass(frozen=True, slots=True)

@@ -868,14 +868,14 @@ class TailFinder:
                 self._names.over(generation.known.file, generation.known.path)
                 for source, other in self._finished.bury(generation.source, log):
                     self.apply(other, Deleted(source))
-                self._gone(generation)
+                self._gone(log, generation)
             case Forget(generation, after):
                 self._log_of.pop(generation.source, None)
                 self._names.over(generation.known.file)
                 self._finished.forget(generation.source)
                 self._files.drop(generation)
                 self._sources.forget(generation.source)
-                self._gone(generation, after)
+                self._gone(log, generation, after)
             case Await(place):
                 self._await(log, place)
             case Refuse(place, reason):
@@ -903,12 +903,12 @@ class TailFinder:
         detail = generation.known.to_detail()
         self._sources.store(StoredPosition(generation.source, generation.position, detail))
 
-    def _gone(self, generation: Generation, after: str = "") -> None:
+    def _gone(self, log: Log, generation: Generation, after: str = "") -> None:
         self._awaited.release(generation.known.file)
-        for log, finder in self._files.take_copies(generation.source).items():
+        for other, finder in self._files.take_copies(generation.source).items():
             if after:
-                self._files.note_copy(after, finder, log)
-            finder.apply(log, Gone(generation.source, after))
+                self._files.note_copy(after, finder, other)
+            finder.apply(other, Gone(generation.source, after, log.path, generation.position))
 
     def _note(self, log: Log, generation: Generation) -> None:
         self._log_of[generation.source] = log

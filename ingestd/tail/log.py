@@ -59,7 +59,7 @@ from ingestd.tail.facts import (
     Untold,
 )
 from ingestd.tail.known import Known, birth_between, birth_of, name_source
-from ingestd.tail.rotation import is_rotation_of
+from ingestd.tail.rotation import is_rotated_from, is_rotation_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -148,8 +148,8 @@ class Log:
                 return [*self._examined(fact)]
             case Repeated():
                 return [*self._repeated(fact)]
-            case Gone(source, after):
-                return [*self._confirm_copies(source, after)]
+            case Gone():
+                return [*self._confirm_copies(fact)]
             case Answered(file):
                 return [*self._answered(file)]
             case Taken(file):
@@ -526,6 +526,8 @@ class Log:
         if copy is None or not copy.known.file.birth > repeating.known.file.birth > 0:
             return False
         length = max(copy.position, copy.known.size, 0 if copy.known.codec else copy.size)
+        if max(repeating.compared, repeating.known.modified) > copy.known.modified:
+            return False  # it was truncated, and has the same again, which was written later than the copy
         return self.stands(place.file) and place.size >= repeating.position >= length
 
     def _add(
@@ -633,18 +635,32 @@ class Log:
             if not fact.apart:
                 yield Await(place)
 
-    def _confirm_copies(self, source: str, after: str) -> Iterator[Command]:
+    def _confirm_copies(self, gone: Gone) -> Iterator[Command]:
         for each in self.generations:
-            if each.copy_of == source:
-                each.copy_of = after or None
-                each.known = each.known._replace(copy_of=after)
+            if each.copy_of != gone.source:
+                continue
+            if not gone.after and self._only_begins_as(gone, each):
+                yield self._read_whole(each)
+            else:
+                each.copy_of = gone.after or None
+                each.known = each.known._replace(copy_of=gone.after)
                 yield Keep(each)
+
+    def _only_begins_as(self, gone: Gone, repeated: Generation) -> bool:
+        """Whether a file of this log has less than what is gone of another one, and no name of a copy of that."""
+        known = repeated.known
+        akin = gone.log == self.path or any(is_rotated_from(path, gone.log) for path in (self.path, known.path))
+        return repeated.position < gone.read and not (akin or known.apart or known.codec)
 
     def _alone(self, file: FileId) -> Iterator[Command]:
         repeated = self.of(file)
         if repeated is not None and repeated.copy_of not in {None, NOTHING}:
-            repeated.position, repeated.copy_of = 0, None
-            yield self._read(repeated)
+            yield self._read_whole(repeated)
+
+    def _read_whole(self, repeated: Generation) -> Read | Keep:
+        """It is no copy."""
+        repeated.position, repeated.copy_of = 0, None
+        return self._read(repeated)
 
     # What is missing.
 

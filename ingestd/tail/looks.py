@@ -261,7 +261,9 @@ class Looks:
             return Empty()
         if not head.startswith(wanted.head):
             return Changed()
-        return _copied_from(wanted, text, size, head, self._heads) or self._text_of(wanted, text, size, head, begin)
+        # What is begun at its end is not read so far, of whatever it is a copy.
+        copy = None if wanted.at_end else _copied_from(wanted, text, size, head, self._heads)
+        return copy or self._text_of(wanted, text, size, head, begin)
 
     def _text_of(self, wanted: Examination, text: Text, size: int, head: bytes, begin: int) -> Plain | Empty:
         start = max(begin, last_line_start(text.descriptor, size)) if wanted.at_end else begin

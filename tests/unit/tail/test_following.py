@@ -14,6 +14,7 @@ import os
 import shutil
 import time
 from dataclasses import replace
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import lz4.frame
@@ -2696,3 +2697,58 @@ async def test_files_with_the_same_content_behind_links_do_not_wait_for_each_oth
         (tmp_path / f"{number}.log").symlink_to(target)
     follower = follow("*.log", rescan_interval=0.05)
     await follower.reads(*["the same"] * 3)
+
+
+async def test_the_same_header_after_copytruncate_is_read_again(follow: Any, tmp_path: Path) -> None:
+    """Only the header was read before. The file was seen empty, and yet the second header counted as the first one."""
+    append(tmp_path / "a.log", "# header")
+    follower = follow("a.log")
+    await follower.reads("# header")
+    copytruncate(tmp_path / "a.log", tmp_path / "a.log.1")
+    await follower.settle()
+    await asyncio.sleep(0.02)  # longer than the grain of times of modification
+    append(tmp_path / "a.log", "# header")
+    await follower.settle()
+    append(tmp_path / "a.log", "line")
+    await follower.reads("# header", "# header", "line")
+
+
+def compress_rotated(log: Path) -> None:
+    log.rename(f"{log}.1")
+    compress(log.with_name(f"{log.name}.1"))
+    log.touch()
+
+
+@pytest.mark.parametrize("begins", ["# header\n", "# header\n2026-11-29 12:00:00 d"])
+@pytest.mark.parametrize("rotate", [partial(os.truncate, length=0), compress_rotated], ids=["truncate", "compress"])
+async def test_what_begins_as_another_directorys_log_is_no_copy_of_it(
+    follow: Any, tmp_path: Path, rotate: Callable[[Path], None], begins: str
+) -> None:
+    """While it waits, because it may be one, that log is rotated: a banner was lost, and a line was cut."""
+    logs = [tmp_path / "d1" / "app.log", tmp_path / "d2" / "app.log"]
+    for log in logs:
+        log.parent.mkdir()
+    append(logs[0], "# header", "2026-11-29 12:00:00 d1 first")
+    follower = follow("*/app.log")
+    await follower.settle()
+    with logs[1].open("a") as stream:
+        stream.write(begins)
+    await follower.settle()
+    rotate(logs[0])
+    await follower.settle()
+    append(logs[1], "2 line")
+    lines = ["# header", "2026-11-29 12:00:00 d1 first", *f"{begins}2 line".splitlines()]
+    await follower.reads(*lines, ordered=False)
+
+
+async def test_what_was_there_before_the_end_is_not_read_for_being_like_another_file(
+    follow: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(awaited, "COPY_PATIENCE", 0.0)
+    for name in ("d1", "d2"):
+        (tmp_path / name).mkdir()
+        append(tmp_path / name / "app.log", "# header")
+    follower = follow("*/app.log", start="end", rescan_interval=0.05)
+    await follower.settle()
+    append(tmp_path / "d2" / "app.log", "new")
+    await follower.reads("new")
