@@ -104,8 +104,8 @@ _NAMED_MOST: Final = 5
 """So many files are named in a line of the log that is about all of them."""
 
 _NAME_ROTATED: Final = (
-    "if rotation moves files to another directory, name that in `rotated`; if it deletes them, let it keep more: "
-    "what was not read is lost, and of what was read to its end, nothing is"
+    "if rotation moves files to another directory, name that in `rotated`; if it deletes them, let it keep more. "
+    "Nothing is lost of a file that was read to its end"
 )
 
 _log = get_logger(__name__)
@@ -189,6 +189,7 @@ class TailFinder:
         for position in sorted(stored, key=lambda each: birth_of(each.source)):
             self._restore(position)
         self._restored = frozenset(self._logs)
+        """Paths of the logs that earlier runs knew."""
 
     @property
     def files(self) -> Files:
@@ -244,9 +245,8 @@ class TailFinder:
         self._looked_at = time.time_ns() - GRAIN
         self._unseen.know_all(self._new_since or self._looked_at)
         for log in self._logs.values():
-            if (
-                log.generations[-1].known.modified > self._new_since
-            ):  # it was met when older files were not yet, perhaps
+            # What was met later than all was found may have been met before what is older.
+            if log.generations[-1].known.modified > self._new_since:
                 self.apply(log, Missed(self._new_since))
         await self._pass()
         await in_turns(list(self._logs.values()), self._look_where_they_were)

@@ -521,7 +521,7 @@ class Log:
         return Keep(generation)
 
     def _was_copied(self, repeating: Generation, place: Place) -> bool:
-        """Whether what a file repeats is its own copy, which was read first: all of that, or the file was truncated."""
+        """Whether what a file repeats is its own copy, which was read first. Unless truncated, it has all of that."""
         copy = self.named(repeating.copy_of or NOTHING)
         if copy is None or not copy.known.file.birth > repeating.known.file.birth > 0:
             return False
@@ -647,7 +647,7 @@ class Log:
                 yield Keep(each)
 
     def _only_begins_as(self, gone: Gone, repeated: Generation) -> bool:
-        """Whether a file of this log has less than what is gone of another one, and no name of a copy of that."""
+        """Whether a file of this log is no copy of another log's: it has less, and its name is none of a copy."""
         known = repeated.known
         akin = gone.log == self.path or any(is_rotated_from(path, gone.log) for path in (self.path, known.path))
         return repeated.position < gone.read and not (akin or known.apart or known.codec)
