@@ -112,7 +112,7 @@ class End(NamedTuple):
 
     Everything before `position` was read and is acknowledged. `size` is how many bytes it is known to have had. If that
     is more than `position`, the rest was not read. `unread_since`: so many other contents were at its place after it,
-    before this was told, and went unread.
+    before this was told, and went unread. `seen`: its reader had its content before it; so nothing went unseen.
     """
 
     kind: str
@@ -120,6 +120,7 @@ class End(NamedTuple):
     position: int
     size: int
     unread_since: int = 0
+    seen: bool = True
 
 
 @dataclass(frozen=True, slots=True)

@@ -117,7 +117,8 @@ class Refused:
 class Copy:
     """A copy of a generation's content, up to `length` bytes. Not `sure`: the original has changed since.
 
-    modified: when the file had been modified last (ns), as it was compared.
+    modified: when the file had been modified last (ns), as it was compared. original_modified, original_size: of the
+    original, then; 0 where it was not there.
     """
 
     of: str
@@ -125,6 +126,8 @@ class Copy:
     witness: Witness | None = None
     sure: bool = True
     modified: int = 0
+    original_modified: int = 0
+    original_size: int = 0
 
 
 @dataclass(frozen=True, slots=True)

@@ -24,6 +24,7 @@ from ingestd.tail.directories import Directories
 from ingestd.tail.examinations import COMPRESSING, DOUBT, DOUBTS_MOST, Examinations
 from ingestd.tail.facts import (
     DAMAGED,
+    NOTHING,
     TAKEN,
     VANISHED,
     Alone,
@@ -648,7 +649,7 @@ class TailFinder:
             if original is None:  # its end was told meanwhile
                 self._due.look(examined.place.path, log.path)
                 return
-            if examined.verdict.sure and self._awaited.is_still(examined.place.file, time.monotonic()):
+            if self._is_alone(log, examined.place, examined.verdict):
                 finder.apply(log, Alone(examined.place.file))
                 return
             # What is lost with a copy is told of its original. One that is plain and not sure may be none.
@@ -657,6 +658,12 @@ class TailFinder:
         finder.apply(log, examined)
         if isinstance(examined.verdict, Unreadable):  # it may be given to us without being modified
             self._examinations.take_back(wanted.place.file)
+
+    def _is_alone(self, log: Log, place: Place, copy: Copy) -> bool:
+        """Whether what repeats another file does so for too long to be a copy in the making."""
+        known = log.of(place.file)
+        repeats = known is not None and known.copy_of not in {None, NOTHING}
+        return copy.sure and repeats and self._awaited.is_still(place.file, time.monotonic())
 
     def _owner(self, log: Log, place: Place) -> tuple[TailFinder, Log] | None:
         """Whose an examined file is, which was met by this log; None: another one's, by another of its names."""
@@ -894,10 +901,17 @@ class TailFinder:
             log = finder._log(finder._log_at(place.path) or original.path)  # noqa: SLF001 - one of its kind
         else:
             finder, log = owned.finder, owned.log
-        apart = taker is None and log is original and not log.stands(place.file)
+        apart = taker is None and log is original and not (log.stands(place.file) or self._may_be_new(log, place, copy))
         if owned is not None and owned.generation.copy_of:
             apart = owned.generation.known.apart  # as it was when it was met, wherever it is by now
         finder.apply(log, Repeated(place, copy, apart))
+
+    @staticmethod
+    def _may_be_new(log: Log, place: Place, copy: Copy) -> bool:
+        """Whether a file is no finished copy: what it begins as had more already when it was made, and is rotated."""
+        original = log.named(copy.of)
+        had_more = copy.original_size > copy.length and 0 < copy.original_modified < place.file.birth
+        return had_more and original is not None and not log.stands(original.known.file)
 
     def _store(self, generation: Generation) -> None:
         detail = generation.known.to_detail()

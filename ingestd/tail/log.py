@@ -65,6 +65,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
     from ingestd.daemon.source import End
+    from ingestd.tail.facts import Verdict
     from ingestd.tail.file_id import FileId
     from ingestd.tail.known import Witness
 
@@ -434,7 +435,7 @@ class Log:
         emptied = known is None and bool(self.generations) and not place.size and 0 < born < place.modified
         if known is not None:
             known.unexamined = False
-        match examined.verdict:
+        match self._verdict(examined):
             case Empty():
                 yield from self._empty(place._replace(size=0))  # whatever it was when it was seen
                 yield Await(place)
@@ -448,17 +449,30 @@ class Log:
                 if known is not None and known.copy_of == NOTHING:
                     yield from self._drop(known)
                 yield from self._supersede()
-            case Plain(_, witness):
-                since = self._unseen_before(place, witness, known, was_empty=was_empty, emptied=emptied)
+            case Plain() as plain:
+                since = self._unseen_before(place, plain.witness, known, was_empty=was_empty, emptied=emptied)
                 if since is not None:
                     self._look_back(since)
-                yield from self._begin(place, examined.verdict, known, hold=since is not None)
+                yield from self._begin(place, plain, known, hold=since is not None)
                 if since is not None:
                     yield from self._seek_unseen()
-            case Copy():
-                yield from self._copied(place, examined.verdict, examined.asked or self.path)
+            case Copy() as copy:
+                yield from self._copied(place, copy, examined.asked or self.path)
         if self.new_since and self.generations and not self._unsettled:
             yield from self._seek_unseen()
+
+    def _verdict(self, examined: Examined) -> Verdict:
+        """What stands at the path is no copy of a file that was made later, as a copy of it, and modified before it.
+
+        It was truncated, and has the same again: a header.
+        """
+        file, verdict = examined.place.file, examined.verdict
+        original = self.named(verdict.of) if isinstance(verdict, Copy) and self.stands(file) else None
+        if not isinstance(verdict, Copy) or original is None:
+            return verdict
+        copied = original.known.file.birth > file.birth > 0
+        again = copied and verdict.modified > (verdict.original_modified or original.known.modified)
+        return Plain(0, verdict.witness) if again else verdict
 
     def _answered(self, file: FileId) -> Iterator[Command]:
         self._released.pop(file, None)
@@ -526,8 +540,6 @@ class Log:
         if copy is None or not copy.known.file.birth > repeating.known.file.birth > 0:
             return False
         length = max(copy.position, copy.known.size, 0 if copy.known.codec else copy.size)
-        if max(repeating.compared, repeating.known.modified) > copy.known.modified:
-            return False  # it was truncated, and has the same again, which was written later than the copy
         return self.stands(place.file) and place.size >= repeating.position >= length
 
     def _add(
@@ -579,6 +591,9 @@ class Log:
         elif empty.phase is not Phase.DONE or empty.copy_of in {None, NOTHING}:
             return
         else:  # it was a copy, and was truncated
+            another = self.named(empty.copy_of or NOTHING) is None  # or it only began like a file of another log
+            if another and self._waits(empty):
+                yield Lose(Loss(empty.known.path, TRUNCATED, 0, empty.position, exact=False))
             empty.position = empty.size = 0
             empty.known = empty.known._replace(witness=None, size=0, done=False, copy_of="")
         empty.copy_of = NOTHING
@@ -605,7 +620,7 @@ class Log:
         original = self.named(copy.of)
         if original is None:
             yield Look(place.path, asked)  # its end was told meanwhile
-        elif original.phase is Phase.DONE and place.codec and original.known.done:
+        elif original.phase is Phase.DONE and place.codec and original.known.done and not self._waits(original):
             # Compressed after it was read. Lines that came too late for it may be here.
             yield self._read(self._add(place, original.position, original.known.witness, Phase.DONE))
         elif original.phase is Phase.DONE and not copy.sure:
@@ -634,6 +649,12 @@ class Log:
             yield Keep(repeated)
             if not fact.apart:
                 yield Await(place)
+
+    @staticmethod
+    def _waits(generation: Generation) -> bool:
+        """Whether it repeats another file, and is not known to be a copy of that."""
+        repeats = generation.copy_of not in {None, NOTHING} and not generation.known.apart
+        return repeats and generation.phase is Phase.DONE
 
     def _confirm_copies(self, gone: Gone) -> Iterator[Command]:
         for each in self.generations:
@@ -725,7 +746,8 @@ class Log:
         met = [place for place in found.between if self.of(place.file) is None]
         unheard_of = any(place.file not in self._waiting for place in met)
         self._waiting |= {place.file: place for place in met}  # it may have been seen before, elsewhere
-        if generation.phase is Phase.HELD and generation.copy_of is None and self._is_elsewhere(found):
+        held = generation.phase is Phase.HELD and generation.copy_of is None
+        if (held or (found.at is None and self._waits(generation))) and self._is_elsewhere(found):
             generation.phase = Phase.SOUGHT
             self._waiting.pop(generation.known.file, None)
         if generation.phase is Phase.SOUGHT:
@@ -887,7 +909,8 @@ class Log:
     def _ended(self, generation: Generation | None, end: End, known: Known) -> Iterator[Command]:
         if generation is None:
             return
-        generation.untold = generation.untold and end.position == generation.position
+        read = end.position > generation.position or (end.seen and end.kind == TRUNCATED)
+        generation.untold = generation.untold and not read
         generation.orphaned, generation.unread_since = end.kind == GONE, end.unread_since
         generation.position = end.position
         size = max(known.size, end.size, generation.size if end.kind == GONE and not known.codec else 0)

@@ -351,8 +351,8 @@ def _place(path: str, file: FileId, status: os.stat_result, codec: str = "") -> 
 
 def _copied_from(wanted: Examination, text: Text, size: int, head: bytes, heads: Heads) -> Copy | Doubtful | None:
     doubtful = None
-    # The longest content first: what has only a header begins like all that have this.
-    for original in sorted(wanted.originals, key=lambda each: each.witness.at if each.witness else 0, reverse=True):
+    # What it is called after comes first; then the longest: what has only a header begins like all that have this.
+    for original in sorted(wanted.originals, key=lambda each: (not each.akin, -each.witness.at if each.witness else 0)):
         verdict = _compare(text, size, head, original, heads)
         if isinstance(verdict, Copy):
             return verdict
@@ -412,15 +412,20 @@ def _is_whole(text: Text, size: int) -> bool:
 
 
 def _compressed_of(text: Text, originals: Iterable[Original]) -> Copy | None:
-    """Whether a compressed file has the content of a known one. Its text is read forward, once."""
+    """Whether a compressed file has the content of a known one. Its text is read forward, once.
+
+    Another log may hold the same lines: what the file is called after comes first. A generation that has only a header
+    is in all that begin with this: the longest comes first.
+    """
+    found: Original | None = None
     with suppress(OSError):  # damaged, or not complete yet: its reader says so
         head = text.read(0, HEAD_BYTES)
-        # Another log may hold the same lines: what the file is called after comes first.
-        for original in sorted(originals, key=lambda each: (not each.akin, each.position)):
+        for original in sorted(originals, key=lambda each: each.position):
             witness = original.witness
-            if witness is not None and witness.begins(head) and witness.ends(text):
-                return Copy(original.source, 0, sure=False)
-    return None
+            worse = found is not None and (found.akin, found.position) >= (original.akin, original.position)
+            if witness is not None and not worse and witness.begins(head) and witness.ends(text):
+                found = original
+    return None if found is None else Copy(found.source, 0, sure=False)
 
 
 def _same_beginning(text: Text, size: int, head: bytes, other: Text, source: str) -> Copy | None:
@@ -429,5 +434,7 @@ def _same_beginning(text: Text, size: int, head: bytes, other: Text, source: str
     at = max(0, size - COMPARED_BYTES)
     if text.read(at, size - at) != other.read(at, size - at):
         return None
-    witness = witness_before(text, size)
-    return None if witness is None else Copy(source, size, witness)  # None: both were truncated just now
+    witness, status = witness_before(text, size), other.status()
+    if witness is None:
+        return None  # both were truncated just now
+    return Copy(source, size, witness, original_modified=status.st_mtime_ns, original_size=status.st_size)

@@ -96,6 +96,7 @@ class TailSource:
         self._until = found.until
         self._concluded = found.last
         self._linked = True
+        self._met = False  # its content was there when it was read
         self._gone = False  # the kernel says that it was deleted: there is no name to look for
         self._seen: Sample | None = None  # of what was seen last
         self._before: Sample | None = None  # of what stood before the position when the reading began
@@ -257,7 +258,8 @@ class TailSource:
         if self._text is not None and not self._gone:
             with suppress(OSError):
                 self._follow(self._text, self._text.status())
-        self.finished = End(kind, self._known.path, self._position, max(self._most, self._position))
+        size = max(self._most, self._position)
+        self.finished = End(kind, self._known.path, self._position, size, seen=self._met)
         self._look_at_next(self.finished)
         self.release()
         self._let_pass(math.inf)
@@ -349,6 +351,7 @@ class TailSource:
         size = text.size if self._known.codec else status.st_size
         if not (size >= self._position and self._is_content(text)):
             return False
+        self._met = True
         self._size, self._modified, self._links = size, status.st_mtime_ns, max(self._links, status.st_nlink)
         self._most = max(self._most, size)
         # Some FUSE file systems count no links.

@@ -881,7 +881,7 @@ class Reader:
         self.until = found.until
         self.finished: End | None = None
         self.pieces: list[int] = []
-        self.dirty = False
+        self.dirty = self.met = False
 
     def open(self) -> None:
         for _ in range(2):
@@ -955,7 +955,7 @@ class Reader:
             self.waiting.pop(0)[1].held_back = False
 
     def finish(self, kind: str) -> None:
-        self.finished = End(kind, self.known.path, self.position, max(self.most, self.position))
+        self.finished = End(kind, self.known.path, self.position, max(self.most, self.position), seen=self.met)
         self.machine.said(f"reader {self.source} {self.finished}")
         self.release()
         self._let_pass(float("inf"))
@@ -1050,6 +1050,7 @@ class Reader:
             return bool(self.known.codec) and not inode.complete
         if not self._is_content(inode.data):
             return False
+        self.met = True
         self.size, self.links = size, max(self.links, inode.links)
         if not self.known.codec:
             self.modified = inode.modified

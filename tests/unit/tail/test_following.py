@@ -15,6 +15,7 @@ import shutil
 import time
 from dataclasses import replace
 from functools import partial
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import lz4.frame
@@ -34,7 +35,6 @@ from ingestd.tail.looks import Looks
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
-    from pathlib import Path
 
     from ingestd.tail.facts import Examined, Sought
     from ingestd.tail.looks import Examination, Sighting
@@ -2698,18 +2698,133 @@ async def test_files_with_the_same_content_behind_links_do_not_wait_for_each_oth
     await follower.reads(*["the same"] * 3)
 
 
-async def test_the_same_header_after_copytruncate_is_read_again(follow: Any, tmp_path: Path) -> None:
-    """Only the header was read before. The file was seen empty, and yet the second header counted as the first one."""
-    append(tmp_path / "a.log", "# header")
+@pytest.mark.parametrize("compressed", [None, "empty", "header"])
+@pytest.mark.parametrize("restart", [False, True])
+async def test_the_same_header_after_copytruncate_is_read_again(
+    follow: Any, log: Path, compressed: str | None, restart: bool
+) -> None:
+    """Only the header was read before. The file was seen empty, and yet the second header counted as the first one.
+
+    `compressed`: when the copy was.
+    """
+    append(log, "# header")
     follower = follow("a.log")
     await follower.reads("# header")
-    copytruncate(tmp_path / "a.log", tmp_path / "a.log.1")
+    copytruncate(log, log.with_name("a.log.1"))
     await follower.settle()
+    if compressed == "empty":
+        compress(log.with_name("a.log.1"))
+        await follower.settle()
     await asyncio.sleep(0.02)  # longer than the grain of times of modification
-    append(tmp_path / "a.log", "# header")
+    append(log, "# header")
     await follower.settle()
-    append(tmp_path / "a.log", "line")
+    if compressed == "header":
+        compress(log.with_name("a.log.1"))
+        await follower.settle()
+    if restart:
+        follower.restart()
+    append(log, "line")
     await follower.reads("# header", "# header", "line")
+
+
+@pytest.mark.parametrize("dated", [False, True])
+async def test_a_rotated_file_that_only_begins_as_the_one_before_is_read(
+    follow: Any, log: Path, monkeypatch: pytest.MonkeyPatch, dated: bool
+) -> None:
+    """It came and was rotated while nothing ran, with a header only: that counted as an unfinished copy, for ever."""
+    monkeypatch.setattr(awaited, "COPY_PATIENCE", 0.3)
+
+    def rotate(number: int) -> None:
+        if dated:
+            log.rename(log.with_name(f"a.log-2026112{number}"))
+        else:
+            shift(log)
+
+    append(log, "# header", "first")
+    follower = follow("a.log", rescan_interval=0.05)
+    await follower.reads("# header", "first")
+    follower.stop()
+    await asyncio.sleep(0.02)
+    rotate(1)
+    append(log, "# header")
+    rotate(2)
+    append(log, "last")
+    follower.start()
+    await follower.reads("# header", "first", "# header", "last", ordered=False)
+
+
+async def test_what_only_begins_as_another_log_is_read_though_it_was_empty_for_long(
+    follow: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It had been empty for longer than a copy in the making is waited for: its header was not read until more came."""
+    monkeypatch.setattr(awaited, "COPY_PATIENCE", 0.1)
+    logs = [tmp_path / name / "app.log" for name in ("d1", "d2")]
+    for log in logs:
+        log.parent.mkdir()
+        log.touch()
+    append(logs[0], "# header", "line")
+    follower = follow("*/app.log", rescan_interval=0.05)
+    await follower.reads("# header", "line")
+    await asyncio.sleep(0.2)
+    append(logs[1], "# header")
+    await follower.reads("# header", "line", "# header")
+
+
+async def test_what_waits_because_it_begins_as_another_log_is_compressed(follow: Any, tmp_path: Path) -> None:
+    logs = [tmp_path / name / "app.log" for name in ("d1", "d2", "d3")]
+    for log in logs:
+        log.parent.mkdir()
+        append(log, "# header")
+    append(logs[2], "line")
+    follower = follow("*/app.log", rescan_interval=0.05)
+    await follower.begin()
+    compress_rotated(logs[1])
+    await follower.until(lambda: len(follower.lines) == 3)  # the first one's and the last one's are three
+    await follower.settle()
+    assert sorted(follower.texts) == [b"# header"] * 3 + [b"line"]
+
+
+async def test_what_waits_because_it_begins_as_another_log_is_truncated(follow: Any, tmp_path: Path) -> None:
+    logs = [tmp_path / name / "app.log" for name in ("d1", "d2")]
+    for log in logs:
+        log.parent.mkdir()
+        append(log, "# header")
+    follower = follow("*/app.log")
+    await follower.settle()
+    os.truncate(logs[1], 0)
+    await follower.until(lambda: follower.losses)
+    assert [(loss.thing, loss.reason, loss.length) for loss in follower.losses] == [(str(logs[1]), "truncated", 9)]
+
+
+async def test_a_copy_of_its_log_is_known_though_another_log_begins_alike_and_is_longer(
+    follow: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Where `paths` match copies: it counted as the beginning of that other one, and was read again."""
+    monkeypatch.setattr(awaited, "COPY_PATIENCE", 0.1)
+    logs = [tmp_path / name / "app.log" for name in ("d1", "d2")]
+    for log in logs:
+        log.parent.mkdir()
+        append(log, "# header")
+    append(logs[0], "line")
+    follower = follow("*/app.log*", rescan_interval=0.05)
+    await follower.reads("# header", "line", "# header")
+    copytruncate(logs[1], Path(f"{logs[1]}.1"))
+    await follower.settle()
+    await asyncio.sleep(0.3)
+    await follower.reads("# header", "line", "# header")
+
+
+async def test_what_was_read_to_its_end_since_the_start_is_not_gone_when_it_is_truncated(
+    follow: Any, log: Path
+) -> None:
+    append(log, "one")
+    follower = follow("a.log")
+    await follower.reads("one")
+    follower.restart()
+    await follower.settle()
+    os.truncate(log, 0)
+    await follower.settle()
+    assert not follower.files_gone
 
 
 def compress_rotated(log: Path) -> None:

@@ -113,7 +113,7 @@ async def test_a_file_gone_before_it_is_opened_is_finished(reading: Any, log: An
     log.unlink()
     reads = reading()
     source = reads.open(log, 0, known=known)
-    assert source.finished == End("gone", str(log), 0, 4)
+    assert source.finished == End("gone", str(log), 0, 4, seen=False)
     assert source.unread == 0
     assert take(source) is None
     assert reads.open(log, 4, known=known._replace(path="/no/such/directory/a.log")).finished.kind == "gone"
