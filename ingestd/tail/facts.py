@@ -117,8 +117,8 @@ class Refused:
 class Copy:
     """A copy of a generation's content, up to `length` bytes. Not `sure`: the original has changed since.
 
-    modified: when the file had been modified last (ns), as it was compared. original_modified, original_size: of the
-    original, then; 0 where it was not there.
+    modified, original_modified: when the file, and the original, had been modified last (ns), as they were compared; 0
+    where the original was not there. unfinished: the original had more already when the file was made.
     """
 
     of: str
@@ -127,7 +127,7 @@ class Copy:
     sure: bool = True
     modified: int = 0
     original_modified: int = 0
-    original_size: int = 0
+    unfinished: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -179,12 +179,13 @@ class Answered:
 class Repeated:
     """A file that was unknown or empty is a copy of a generation. That may be one of another log.
 
-    `apart`: see `Known`.
+    `apart`: see `Known`. `log`: the path of the generation's log.
     """
 
     place: Place
     copy: Copy
     apart: bool = False
+    log: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -192,13 +193,14 @@ class Gone:
     """A generation's content is gone from its file. So a file that repeats it is its copy, not one that begins alike.
 
     `after`: the source that goes on with the content, in another copy; or none. `log`: the path of the generation's
-    log. `read`: up to where it was read.
+    log. `read`: up to where it was read. `buried`: its file was deleted; the content may be elsewhere.
     """
 
     source: str
     after: str = ""
     log: str = ""
     read: int = 0
+    buried: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -321,6 +323,10 @@ class Generation:
     """The source, perhaps of another log, that this file repeats up to `position`; `NOTHING` while it is empty."""
     compared: int = 0
     """When the file, which repeats another one, had been modified last (ns) as both were compared."""
+    like: str = ""
+    """The path of the log that the one which it repeats is of; empty if it was compared in an earlier run."""
+    moved: bool = False
+    """That one had been modified last at the same time, as if this were it, moved to another file system."""
     untold: bool = False
     """Known from an earlier run, and not read in this one. Nobody saw what came after it."""
     orphaned: bool = False
@@ -361,10 +367,11 @@ class Look:
 
 @dataclass(frozen=True, slots=True)
 class Repeat:
-    """Tell the log that met this file that it repeats a generation: `Repeated`."""
+    """Tell the log of this file that it repeats a generation: `Repeated`. `asked`: the log that met it."""
 
     place: Place
     copy: Copy
+    asked: str = ""
 
 
 @dataclass(frozen=True, slots=True)

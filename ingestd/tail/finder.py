@@ -854,8 +854,8 @@ class TailFinder:
                 self._due.look(path, log.path)
             case Examine(place):
                 self._want_examination(log, place)
-            case Repeat(place, copy):
-                self._repeat(log, place, copy)
+            case Repeat(place, copy, asked):
+                self._repeat(log, place, copy, asked)
             case Seek(generation):
                 self._due.seeks[generation.source] = generation
                 self._due.logs[generation.source] = log
@@ -875,7 +875,7 @@ class TailFinder:
                 self._names.over(generation.known.file, generation.known.path)
                 for source, other in self._finished.bury(generation.source, log):
                     self.apply(other, Deleted(source))
-                self._gone(log, generation)
+                self._gone(log, generation, buried=True)
             case Forget(generation, after):
                 self._log_of.pop(generation.source, None)
                 self._names.over(generation.known.file)
@@ -893,36 +893,36 @@ class TailFinder:
             case Lose(loss):
                 self._sources.lost(replace(loss, thing=printable(loss.thing)))
 
-    def _repeat(self, original: Log, place: Place, copy: Copy) -> None:
-        """Tell the log that knows the copy; if none does, the one of its path."""
+    def _repeat(self, original: Log, place: Place, copy: Copy, asked: str) -> None:
+        """Tell the log that knows the copy; if none does, the one of its path, or which it is a rotation of."""
         owned, taker = self._files.find(place.file), self._files.taker(place.path)
         if owned is None:
             finder = taker or self
-            log = finder._log(finder._log_at(place.path) or original.path)  # noqa: SLF001 - one of its kind
+            rotated = asked if asked in self._logs and is_rotated_from(place.path, asked) else original.path
+            log = finder._log(finder._log_at(place.path) or rotated)  # noqa: SLF001 - one of its kind
         else:
             finder, log = owned.finder, owned.log
         apart = taker is None and log is original and not (log.stands(place.file) or self._may_be_new(log, place, copy))
         if owned is not None and owned.generation.copy_of:
             apart = owned.generation.known.apart  # as it was when it was met, wherever it is by now
-        finder.apply(log, Repeated(place, copy, apart))
+        finder.apply(log, Repeated(place, copy, apart, original.path))
 
-    @staticmethod
-    def _may_be_new(log: Log, place: Place, copy: Copy) -> bool:
-        """Whether a file is no finished copy: what it begins as had more already when it was made, and is rotated."""
+    def _may_be_new(self, log: Log, place: Place, copy: Copy) -> bool:
+        """Whether a file was written as a log; or is no finished copy, nor one in the making, of what was rotated."""
         original = log.named(copy.of)
-        had_more = copy.original_size > copy.length and 0 < copy.original_modified < place.file.birth
-        return had_more and original is not None and not log.stands(original.known.file)
+        unfinished = copy.unfinished and original is not None and not log.stands(original.known.file)
+        return unfinished or self._names.was_rotated(place.path)
 
     def _store(self, generation: Generation) -> None:
         detail = generation.known.to_detail()
         self._sources.store(StoredPosition(generation.source, generation.position, detail))
 
-    def _gone(self, log: Log, generation: Generation, after: str = "") -> None:
+    def _gone(self, log: Log, generation: Generation, after: str = "", *, buried: bool = False) -> None:
         self._awaited.release(generation.known.file)
         for other, finder in self._files.take_copies(generation.source).items():
-            if after:
-                self._files.note_copy(after, finder, other)
-            finder.apply(other, Gone(generation.source, after, log.path, generation.position))
+            if after or buried:
+                self._files.note_copy(after or generation.source, finder, other)
+            finder.apply(other, Gone(generation.source, after, log.path, generation.position, buried))
 
     def _note(self, log: Log, generation: Generation) -> None:
         self._log_of[generation.source] = log

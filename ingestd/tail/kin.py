@@ -225,6 +225,8 @@ class Kin:
                 return False
             if owned.generation.copy_of == NOTHING:
                 return not place.size  # else it was written to since
+            if owned.generation.copy_of and not owned.generation.known.apart:
+                return not is_rotated_from(place.path, log.path)  # it waits: what it repeats may only begin alike
             return owned.generation.copy_of is None or not log.may_be_copy(place.file)
 
         def over(file: FileId) -> Known | None:

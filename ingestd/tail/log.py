@@ -435,6 +435,9 @@ class Log:
         emptied = known is None and bool(self.generations) and not place.size and 0 < born < place.modified
         if known is not None:
             known.unexamined = False
+        if known is not None and self._is_rewritten(known, examined.verdict):
+            yield from self._seek_what_it_held(known)
+            return
         match self._verdict(examined):
             case Empty():
                 yield from self._empty(place._replace(size=0))  # whatever it was when it was seen
@@ -451,11 +454,7 @@ class Log:
                 yield from self._supersede()
             case Plain() as plain:
                 since = self._unseen_before(place, plain.witness, known, was_empty=was_empty, emptied=emptied)
-                if since is not None:
-                    self._look_back(since)
-                yield from self._begin(place, plain, known, hold=since is not None)
-                if since is not None:
-                    yield from self._seek_unseen()
+                yield from self._begin_behind(since, place, plain, known)
             case Copy() as copy:
                 yield from self._copied(place, copy, examined.asked or self.path)
         if self.new_since and self.generations and not self._unsettled:
@@ -493,6 +492,17 @@ class Log:
         if known is not None and (was_empty or (empty and (self._missed or end > place.size))):
             return known.known.modified
         return place.file.birth if emptied else None
+
+    def _begin_behind(
+        self, since: int | None, place: Place, plain: Plain, known: Generation | None
+    ) -> Iterator[Command]:
+        """Read a file that was examined, after what was in it since then (ns), unseen."""
+        if since is None:
+            yield from self._begin(place, plain, known, hold=False)
+            return
+        self._look_back(since)
+        yield from self._begin(place, plain, known, hold=True)
+        yield from self._seek_unseen()
 
     def _begin(self, place: Place, plain: Plain, known: Generation | None, *, hold: bool) -> Iterator[Command]:
         """Read a file that was examined. `hold`: once what may have been in it before was searched for."""
@@ -591,9 +601,6 @@ class Log:
         elif empty.phase is not Phase.DONE or empty.copy_of in {None, NOTHING}:
             return
         else:  # it was a copy, and was truncated
-            another = self.named(empty.copy_of or NOTHING) is None  # or it only began like a file of another log
-            if another and self._waits(empty):
-                yield Lose(Loss(empty.known.path, TRUNCATED, 0, empty.position, exact=False))
             empty.position = empty.size = 0
             empty.known = empty.known._replace(witness=None, size=0, done=False, copy_of="")
         empty.copy_of = NOTHING
@@ -624,6 +631,11 @@ class Log:
             # Compressed after it was read. Lines that came too late for it may be here.
             yield self._read(self._add(place, original.position, original.known.witness, Phase.DONE))
         elif original.phase is Phase.DONE and not copy.sure:
+            if not (original.links or original.sought_again or original.known.file.resembles(place.file)):
+                self._copies[place.file] = place, asked  # that is gone; but it may have been compressed
+                original.phase, original.sought_again = Phase.SOUGHT, True
+                yield Seek(original)
+                return
             yield from self._replace(original, place, DELETED)
             yield from self._supersede()
         elif not copy.sure or self._unresolved(original):
@@ -635,7 +647,7 @@ class Log:
             yield Look(original.known.path)  # it was empty: nothing of it was read yet
             yield Look(place.path, asked)
         else:
-            yield Repeat(place, copy)
+            yield Repeat(place, copy, asked)
 
     def _repeated(self, fact: Repeated) -> Iterator[Command]:
         place, copy = fact.place, fact.copy
@@ -646,6 +658,7 @@ class Log:
             repeated.position, repeated.copy_of, repeated.compared = copy.length, copy.of, copy.modified
             known = repeated.known._replace(witness=copy.witness, size=copy.length, done=True, copy_of=copy.of)
             repeated.known = known._replace(apart=fact.apart)
+            repeated.like, repeated.moved = fact.log, copy.modified == copy.original_modified
             yield Keep(repeated)
             if not fact.apart:
                 yield Await(place)
@@ -660,18 +673,34 @@ class Log:
         for each in self.generations:
             if each.copy_of != gone.source:
                 continue
-            if not gone.after and self._only_begins_as(gone, each):
+            alike = not gone.after and self._may_only_begin_as(gone, each)
+            if alike and (each.position < gone.read or not (gone.buried or each.moved)):
                 yield self._read_whole(each)
-            else:
+            elif not (alike and gone.buried):
                 each.copy_of = gone.after or None
                 each.known = each.known._replace(copy_of=gone.after)
                 yield Keep(each)
 
-    def _only_begins_as(self, gone: Gone, repeated: Generation) -> bool:
-        """Whether a file of this log is no copy of another log's: it has less, and its name is none of a copy."""
+    def _may_only_begin_as(self, gone: Gone, repeated: Generation) -> bool:
+        """Whether a file of this log may be no copy of another log's: its name is none of a copy."""
         known = repeated.known
         akin = gone.log == self.path or any(is_rotated_from(path, gone.log) for path in (self.path, known.path))
-        return repeated.position < gone.read and not (akin or known.apart or known.codec)
+        akin = akin or is_rotation_of(os.path.basename(self.path), os.path.basename(gone.log))
+        return not (akin or known.apart or known.codec)
+
+    def _is_rewritten(self, repeated: Generation, verdict: Verdict) -> bool:
+        """Whether a file that may be a copy of another log's has other content. It waited, and is called like none."""
+        other = isinstance(verdict, Empty) or (isinstance(verdict, Plain) and not verdict.goes_on)
+        names = os.path.basename(self.path), os.path.basename(repeated.like or self.path)
+        akin = repeated.like == self.path or is_rotation_of(*names) or is_rotation_of(*reversed(names))
+        return other and self._waits(repeated) and bool(repeated.like) and not (akin or repeated.known.codec)
+
+    def _seek_what_it_held(self, repeated: Generation) -> Iterator[Command]:
+        """So it was a log of its own, which was truncated. What it had is read in a copy, or lost."""
+        repeated.position, repeated.copy_of, repeated.phase = 0, None, Phase.SOUGHT
+        repeated.known = repeated.known._replace(done=False, copy_of="")
+        yield Keep(repeated)
+        yield Seek(repeated)
 
     def _alone(self, file: FileId) -> Iterator[Command]:
         repeated = self.of(file)
@@ -728,7 +757,7 @@ class Log:
             return
         self.asked = newest.source
         for generation in self.generations:
-            lost_sight = generation is newest or generation.copy_of == NOTHING
+            lost_sight = generation is newest or generation.copy_of == NOTHING or self._waits(generation)
             if lost_sight and generation.phase is not Phase.SOUGHT:
                 yield Seek(generation)
 

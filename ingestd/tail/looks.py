@@ -350,18 +350,21 @@ def _place(path: str, file: FileId, status: os.stat_result, codec: str = "") -> 
 
 
 def _copied_from(wanted: Examination, text: Text, size: int, head: bytes, heads: Heads) -> Copy | Doubtful | None:
-    doubtful = None
+    doubtful = unfinished = None
     # What it is called after comes first; then the longest: what has only a header begins like all that have this.
     for original in sorted(wanted.originals, key=lambda each: (not each.akin, -each.witness.at if each.witness else 0)):
-        verdict = _compare(text, size, head, original, heads)
-        if isinstance(verdict, Copy):
+        verdict = _compare(text, size, head, original, heads, wanted.place.file.birth)
+        if not isinstance(verdict, Copy):
+            doubtful = doubtful or verdict
+        elif verdict.unfinished:
+            unfinished = unfinished or verdict
+        else:
             return verdict
-        doubtful = doubtful or verdict
-    return doubtful if wanted.patient else None
+    return (doubtful if wanted.patient else None) or unfinished
 
 
-def _compare(text: Text, size: int, head: bytes, original: Original, heads: Heads) -> Copy | Doubtful | None:
-    """Whether a file has the content of a known one, or had it before that one was truncated."""
+def _compare(text: Text, size: int, head: bytes, original: Original, heads: Heads, made: int) -> Copy | Doubtful | None:
+    """Whether a file, made at that time (ns), has the content of a known one, or had it before that was truncated."""
     witness = original.witness
     holds = witness is not None and witness.fits(text)
     if not (holds or original.akin or witness is None) and witness.at <= size:
@@ -376,7 +379,7 @@ def _compare(text: Text, size: int, head: bytes, original: Original, heads: Head
                 now = other.size
                 if now < least or not (witness is None or witness.fits(other)):
                     return Copy(original.source, 0, sure=False) if may_hold else None
-                same = _same_beginning(text, size, head, other, original.source)
+                same = _same_beginning(text, size, head, other, original.source, made)
                 if same is not None:
                     return same
                 least = now
@@ -428,7 +431,7 @@ def _compressed_of(text: Text, originals: Iterable[Original]) -> Copy | None:
     return None if found is None else Copy(found.source, 0, sure=False)
 
 
-def _same_beginning(text: Text, size: int, head: bytes, other: Text, source: str) -> Copy | None:
+def _same_beginning(text: Text, size: int, head: bytes, other: Text, source: str, made: int) -> Copy | None:
     if other.size < size or head != other.read(0, min(HEAD_BYTES, size)):
         return None
     at = max(0, size - COMPARED_BYTES)
@@ -437,4 +440,5 @@ def _same_beginning(text: Text, size: int, head: bytes, other: Text, source: str
     witness, status = witness_before(text, size), other.status()
     if witness is None:
         return None  # both were truncated just now
-    return Copy(source, size, witness, original_modified=status.st_mtime_ns, original_size=status.st_size)
+    unfinished = status.st_size > size and 0 < status.st_mtime_ns < made
+    return Copy(source, size, witness, original_modified=status.st_mtime_ns, unfinished=unfinished)

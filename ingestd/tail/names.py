@@ -37,6 +37,8 @@ class _Name:
     """The file that a look showed just before the rename. Most likely it is this one."""
     copy: bool = False
     """Made beside a log, perhaps as its copy. It may be anything: if it goes, nothing is said of it."""
+    rotated: bool = False
+    """Renamed before it was looked at, from where the log is written: it is no copy."""
 
     def vanished(self, path: str) -> Vanished:
         """It came and went at this path."""
@@ -103,6 +105,10 @@ class Names:
         name = self._names.get(path)
         return name is not None and self._unseen(name)
 
+    def was_rotated(self, path: str) -> bool:
+        """Whether what stands at a path was written as a log there, as events tell, and renamed."""
+        return path in self._names and self._names[path].rotated
+
     def has(self, path: str) -> bool:
         """Whether something stands at a path, as far as events tell."""
         return path in self._names or path in self._doubtful
@@ -124,8 +130,8 @@ class Names:
                 del self._names[path]
             self._fresh.discard(path)
         else:
-            copy = path in self._names and self._names[path].copy
-            self._names[path] = _Name(log, file, judged=copy, copy=copy)
+            known = self._names.get(path, _LINK)
+            self._names[path] = _Name(log, file, judged=known.copy, copy=known.copy, rotated=known.rotated)
             self._fresh.add(path)
         return None if before is None or before.file == file or not self._unseen(before) else before.vanished(path)
 
@@ -273,8 +279,8 @@ class Names:
         if name.file is None or name.fresh or name.judged or self._unseen(name):
             # What is at the path now need not be what was looked at there.
             changes.looks[new] = name.log
-            if name.file is not None:
-                self._names[new] = _Name(name.log, judged=name.judged, shown=name.file, copy=name.copy)
+            shown, rotated = name.file or name.shown, name.rotated or not (name.copy or name.judged)
+            self._names[new] = _Name(name.log, judged=name.judged, shown=shown, copy=name.copy, rotated=rotated)
         else:
             changes.moved.append((name.file, new))
             if self._log_at(new) is not None:

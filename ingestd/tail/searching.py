@@ -226,7 +226,7 @@ class Searches:
             shifted, holding = False, list[Place]()
             for place in found:
                 try:
-                    if self._holds(place, known, search.position):
+                    if self._holds(place, known, search.position) and not _is_longer(place, search):
                         holding.append(place)
                     else:
                         without.add(place.file)
@@ -406,6 +406,12 @@ def _may_be_in(place: Place, search: Search) -> list[Known]:
 
     beside = is_beside(search.known)
     return [search.known, *(each for each in search.others if not beside or is_beside(each))]
+
+
+def _is_longer(place: Place, search: Search) -> bool:
+    """Whether a compressed file has the whole content of another generation, which begins like the one sought."""
+    longer = [each for each in _may_be_in(place, search) if each.read > search.known.read]
+    return bool(place.codec and longer) and _has_one_of(place, longer)
 
 
 def _first_of(holding: Sequence[Place], known: Known) -> Place:

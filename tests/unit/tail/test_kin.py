@@ -150,10 +150,14 @@ def test_a_search_may_take_what_seems_to_be_the_copy_of_what_is_sought() -> None
     begin(log, Place(PATH, file(7), 4, 100))
     (generation,) = log.generations
     making = Place(ROTATED, file(8), 2, 100)
-    rotated.step(Repeated(making, Copy("other", 2, Witness.of(Sample.of(2, b"xx")))))
-    files.note(None, rotated, rotated.generations[0])  # type: ignore[arg-type]
+    rotated.step(Repeated(making, Copy("other", 2, Witness.of(Sample.of(2, b"xx"))), apart=True))
+    (repeated,) = rotated.generations
+    files.note(None, rotated, repeated)  # type: ignore[arg-type]
     search = kin_of(log, rotated, files=files).search(log, generation)
     assert search.taken(making)
+    repeated.known = repeated.known._replace(apart=False)
+    assert not search.taken(making), "it waits"
+    repeated.known = repeated.known._replace(apart=True)
     log.step(Examined(making, Copy(generation.source, 0, sure=False), ROTATED))
     assert not search.taken(making)
 

@@ -337,7 +337,7 @@ def repeated(log: Log, seen: Place, of: str) -> None:
 
 def test_a_copy_that_was_truncated_is_an_empty_file() -> None:
     """It was read from its start 10 s later, and said to be lost, though its original had been read."""
-    log = Log(PATH)
+    log = Log(f"{PATH}.1")
     repeated(log, place(7, 4), "other")
     commands = log.step(Examined(place(7, 0), Empty()))
     (kept,) = (each.generation for each in commands if isinstance(each, Keep))

@@ -323,8 +323,16 @@ def test_the_beginning_of_a_known_file_is_a_copy_as_far_as_it_goes(looks: Looks,
     copy.write_bytes(log.read_bytes()[:length])
     found = examine(looks, copy, original(log, 8))
     witness = Witness.of(Sample.of(length, b"one\ntwo\n"[:length]))
-    known = {"original_modified": log.stat().st_mtime_ns, "original_size": 8}
-    assert found == Copy("o", length, witness, **known)
+    assert found == Copy("o", length, witness, original_modified=log.stat().st_mtime_ns, unfinished=found.unfinished)
+
+
+def test_what_was_made_after_the_last_write_to_a_longer_file_is_no_finished_copy_of_it(looks: Looks, log: Path) -> None:
+    os.utime(log, (1, 1))
+    copy = log.with_name("copy")
+    copy.write_bytes(log.read_bytes()[:4])
+    assert examine(looks, copy, original(log, 8)).unfinished
+    copy.write_bytes(log.read_bytes())
+    assert not examine(looks, copy, original(log, 8)).unfinished
 
 
 def test_a_file_with_the_same_header_is_no_copy(looks: Looks, log: Path) -> None:
