@@ -631,8 +631,9 @@ class Log:
             # Compressed after it was read. Lines that came too late for it may be here.
             yield self._read(self._add(place, original.position, original.known.witness, Phase.DONE))
         elif original.phase is Phase.DONE and not copy.sure:
-            if not (original.links or original.sought_again or original.known.file.resembles(place.file)):
-                self._copies[place.file] = place, asked  # that is gone; but it may have been compressed
+            back = place.codec or original.known.file.resembles(place.file)
+            if not (back or original.sought_again):
+                self._copies[place.file] = place, asked  # that is not where it was; but it may have been compressed
                 original.phase, original.sought_again = Phase.SOUGHT, True
                 yield Seek(original)
                 return

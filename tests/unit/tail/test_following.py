@@ -2866,3 +2866,84 @@ async def test_what_was_there_before_the_end_is_not_read_for_being_like_another_
     await follower.settle()
     append(tmp_path / "d2" / "app.log", "new")
     await follower.reads("new")
+
+
+def logs_in(tmp_path: Path, *names: str) -> list[Path]:
+    """A log in each of these new directories, with nothing but the same header."""
+    logs = [tmp_path / name / "app.log" for name in names]
+    for log in logs:
+        log.parent.mkdir()
+        append(log, "# header")
+    return logs
+
+
+@pytest.mark.parametrize("last", [True, False])
+async def test_what_was_renamed_before_anybody_looked_is_no_copy_of_what_it_begins_as(
+    follow: Any, log: Path, monkeypatch: pytest.MonkeyPatch, last: bool
+) -> None:
+    """Two rotations within a moment: the file between them, with only a header, counted as a copy."""
+    monkeypatch.setattr(awaited, "COPY_PATIENCE", 0.2)
+    append(log, "# header")
+    follower = follow("a.log", rescan_interval=0.05)
+    await follower.reads("# header")
+    for _ in range(2):
+        shift(log)
+        append(log, "# header")
+    if last:
+        append(log, "line")
+    await follower.reads(*["# header"] * 3, *["line"] * last, ordered=False)
+
+
+@pytest.mark.parametrize("which", [0, 1])
+async def test_of_two_logs_with_the_same_header_one_is_rotated_and_compressed_at_once(
+    follow: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, which: int
+) -> None:
+    """While one of them waited, as it may have been the other one, moved: then neither was read, or one."""
+    monkeypatch.setattr(awaited, "COPY_PATIENCE", 0.3)
+    logs = logs_in(tmp_path, "d1", "d2")
+    follower = follow("*/app.log", rescan_interval=0.05)
+    await follower.settle()
+    compress_rotated(logs[which])
+    append(logs[which], "# header")
+    await follower.reads(*["# header"] * 3)
+
+
+async def test_content_that_was_compressed_is_not_sought_in_a_new_log_that_begins_so(
+    follow: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The new one, in another directory, was taken for the old one, moved: its header was not read."""
+    monkeypatch.setattr(awaited, "COPY_PATIENCE", 0.2)
+    logs = logs_in(tmp_path, "d1", "d2")
+    append(logs[1], "line")
+    follower = follow("*/app.log", rescan_interval=0.05)
+    await follower.reads("# header", "# header", "line", ordered=False)
+    shift(logs[1])
+    append(logs[1], "# header")
+    compress_rotated(logs[0])
+    await follower.reads(*["# header"] * 3, "line", ordered=False)
+
+
+async def test_what_waits_because_it_begins_as_another_log_is_copied_and_truncated(follow: Any, tmp_path: Path) -> None:
+    logs = logs_in(tmp_path, "d1", "d2")
+    follower = follow("*/app.log")
+    await follower.settle()
+    copytruncate(logs[1], logs[1].with_name("app.log.1"))
+    append(logs[1], "line")
+    await follower.reads("# header", "# header", "line")
+    assert not follower.losses
+
+
+async def test_what_had_a_header_only_is_not_sought_in_what_has_the_same_one_and_more(follow: Any, log: Path) -> None:
+    """The older copy, compressed meanwhile, was read on from behind its header: its lines came twice."""
+    append(log, "# header", "first")
+    follower = follow("a.log")
+    await follower.reads("# header", "first")
+    copytruncate(log, log.with_name("a.log.1"))
+    await follower.settle()
+    append(log, "# header")
+    await follower.reads("# header", "first", "# header")
+    log.with_name("a.log.1").rename(log.with_name("a.log.2"))
+    copytruncate(log, log.with_name("a.log.1"))
+    compress(log.with_name("a.log.2"))
+    append(log, "last")
+    await follower.reads("# header", "first", "# header", "last")
