@@ -684,9 +684,8 @@ class Log:
 
     def _may_only_begin_as(self, gone: Gone, repeated: Generation) -> bool:
         """Whether a file of this log may be no copy of another log's: its name is none of a copy."""
-        known = repeated.known
-        akin = gone.log == self.path or any(is_rotated_from(path, gone.log) for path in (self.path, known.path))
-        akin = akin or is_rotation_of(os.path.basename(self.path), os.path.basename(gone.log))
+        known, names = repeated.known, (os.path.basename(self.path), os.path.basename(gone.log))
+        akin = gone.log == self.path or is_rotation_of(*names) or is_rotated_from(known.path, gone.log)
         return not (akin or known.apart or known.codec)
 
     def _is_rewritten(self, repeated: Generation, verdict: Verdict) -> bool:

@@ -130,7 +130,7 @@ class Names:
                 del self._names[path]
             self._fresh.discard(path)
         else:
-            known = self._names.get(path, _LINK)
+            known = self._names.get(path) or _Name(log)
             self._names[path] = _Name(log, file, judged=known.copy, copy=known.copy, rotated=known.rotated)
             self._fresh.add(path)
         return None if before is None or before.file == file or not self._unseen(before) else before.vanished(path)
