@@ -159,7 +159,8 @@ class TailFinder:
         """Logs with files that are not read until what is older is found."""
         self._ways = Ways()
         self._kin = Kin(self._logs, self._ways.through, self._files, self._latest, route.rotated_globs, once=once)
-        self._names = Names(self._log_at, self._is_read)
+        taken = self._files.taken_before
+        self._names = Names(self._log_at, self._is_read, lambda path: taken(self, path) is not None)
         self._due = Due()
         self._watches = Watches(route, self._due.woken.set)
         self._awaited = Awaited(self._watches, self._files)

@@ -49,6 +49,10 @@ _LINK: Final = _Name("", judged=True)
 """A name made beside a log, perhaps a link to its file. If the log's name is deleted next, that is a rotation."""
 
 
+_ANOTHERS: Final = _Name("", judged=True)
+"""A log of another tail was renamed. If it goes under its new name, that tail knows what is lost with it."""
+
+
 @dataclass(slots=True)
 class Changes:
     """The result of a batch of events. `looks`: paths to look at, each with the log of the file there."""
@@ -75,10 +79,19 @@ class Names:
         A file that was not seen is looked for where it was renamed to, or said to have vanished.
     """
 
-    def __init__(self, log_at: Callable[[str], str | None], known: Callable[[FileId], bool]) -> None:
-        """`log_at`: the log that a file made at a path is of. `known`: whether a file is a generation of a log."""
+    def __init__(
+        self,
+        log_at: Callable[[str], str | None],
+        known: Callable[[FileId], bool],
+        anothers: Callable[[str], bool] = lambda _: False,
+    ) -> None:
+        """`log_at`: the log that a file made at a path is of. `known`: whether a file is a generation of a log.
+
+        `anothers`: whether a path is one of another tail, which comes first.
+        """
         self._log_at = log_at
         self._known = known
+        self._anothers = anothers
         self._names: dict[str, _Name] = {}
         self._fresh: set[str] = set()
         self._moving: dict[int, list[tuple[str, _Name | None]]] = {}
@@ -193,15 +206,7 @@ class Names:
                 self._moving.setdefault(cookie, []).append((path, self._take(path)))
                 changes.looks.pop(path, None)
             elif mask & MOVED_TO:
-                name = _taken(self._moving, cookie, path) or _taken(late, cookie, path)
-                if name is None:
-                    self._created(path, changes)
-                    self._arrived(path, changes)
-                elif name is _LINK:
-                    self._created(path, changes)
-                    self._linked(path, changes)
-                else:
-                    self._renamed(name, path, changes)
+                self._came(_taken(self._moving, cookie, path) or _taken(late, cookie, path), path, changes)
             elif mask & CREATED:
                 self._created(path, changes)
                 self._linked(path, changes)
@@ -224,6 +229,20 @@ class Names:
 
     def _certainly_unseen(self, name: _Name) -> bool:
         return self._unseen(name) and (name.file is None or not name.fresh)
+
+    def _came(self, name: _Name | None, path: str, changes: Changes) -> None:
+        """A file was renamed to this path. `name`: what stood where it came from, if that is known."""
+        if name is None:
+            self._created(path, changes)
+            self._arrived(path, changes)
+        elif name is _LINK:
+            self._created(path, changes)
+            self._linked(path, changes)
+        elif name is _ANOTHERS:
+            self._created(path, changes)
+            self.judge(path, judged=True)
+        else:
+            self._renamed(name, path, changes)
 
     def _created(self, path: str, changes: Changes) -> None:
         log = self._log_at(path)
@@ -290,6 +309,8 @@ class Names:
         name = self._names.pop(path, None)
         if name is None and (log := self._log_at(path)) is not None:
             return _Name(log)
+        if name is None and self._anothers(path):
+            return _ANOTHERS
         if name is None and path in self._link_names:
             for links in (*self._late_links.values(), *self._links.values()):
                 if path in links:

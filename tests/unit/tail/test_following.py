@@ -2947,3 +2947,18 @@ async def test_what_had_a_header_only_is_not_sought_in_what_has_the_same_one_and
     compress(log.with_name("a.log.2"))
     append(log, "last")
     await follower.reads("# header", "first", "# header", "last")
+
+
+async def test_what_another_tail_reads_is_not_lost_when_it_is_renamed_and_compressed_at_once(
+    follow: Any, log: Path
+) -> None:
+    """The second tail took the rotated name for a new log, that came and went."""
+    append(log, "one")
+    first = follow("a.log")
+    second = follow("*.log*", name="second", beside=[first])
+    await first.reads("one")
+    await second.settle()
+    compress_rotated(log)
+    await first.settle()
+    await second.settle()
+    assert not [*first.losses, *second.losses, *second.lines]
