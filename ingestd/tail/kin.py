@@ -226,7 +226,9 @@ class Kin:
             if owned.generation.copy_of == NOTHING:
                 return not place.size  # else it was written to since
             if owned.generation.copy_of and not owned.generation.known.apart:
-                return not is_rotated_from(place.path, log.path)  # it waits: what it repeats may only begin alike
+                # It waits. It may be a copy that was made of this one, and only begin like what it repeats.
+                later = place.file.birth > generation.known.file.birth > 0
+                return not (later and is_rotated_from(place.path, log.path))
             return owned.generation.copy_of is None or not log.may_be_copy(place.file)
 
         def over(file: FileId) -> Known | None:

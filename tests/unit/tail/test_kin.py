@@ -157,6 +157,7 @@ def test_a_search_may_take_what_seems_to_be_the_copy_of_what_is_sought() -> None
     assert search.taken(making)
     repeated.known = repeated.known._replace(apart=False)
     assert not search.taken(making), "it waits"
+    assert search.taken(making._replace(file=making.file._replace(birth=generation.known.file.birth))), "made before"
     repeated.known = repeated.known._replace(apart=True)
     log.step(Examined(making, Copy(generation.source, 0, sure=False), ROTATED))
     assert not search.taken(making)
