@@ -367,7 +367,8 @@ class TailFinder:
     async def _look_again(self) -> None:
         self._looked_at = time.time_ns() - GRAIN
         await self._thread.ask(self._looks.rest)
-        if not self._news.relist and not await self._thread.ask(lambda: self._looks.changed(self._directories.stamps)):
+        due = self._news.relist or self._troubles.suspected
+        if not due and not await self._thread.ask(lambda: self._looks.changed(self._directories.stamps)):
             await self._look_at_what_waits()
             return
         await self._pass()

@@ -24,6 +24,10 @@ class Troubles:
         """Reasons by path or glob."""
         self._not_found: Collection[str] = ()
         """Globs that nothing matches, and directories that can not be read."""
+        self._listed = False
+        self.suspected: Collection[str] = ()
+        """What only the last pass found, unless that was the first. It is told once the next one finds it, too: a log that
+        is rotated just then is back in a moment."""
 
     def __contains__(self, thing: object) -> bool:
         return thing in self._told
@@ -43,8 +47,11 @@ class Troubles:
         """A pass found these, by glob or directory, and these paths. What is neither is over."""
         for thing in [thing for thing in self._told if thing not in found and thing not in present]:
             self.over(thing)
+        new = {thing for thing in found if thing not in self._told and thing not in self.suspected}
+        self.suspected = new if self._listed else ()
+        self._listed = True
         self._not_found = ()
-        self.found(found)
+        self.found({thing: reason for thing, reason in found.items() if thing not in self.suspected})
 
     def found(self, found: Mapping[str, str]) -> None:
         """A look into some directories found these, too."""
