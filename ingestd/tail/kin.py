@@ -272,6 +272,7 @@ class Kin:
             () if common else tuple({os.path.dirname(each.path) for each in alike} - own.keys()),
             beside if common else "",
             frozenset(more) - own.keys(),
+            generation.untold and generation.phase is Phase.SOUGHT,
             over,
         )
 

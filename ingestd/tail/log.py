@@ -15,6 +15,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
 
 from ingestd.daemon.source import Loss
+from ingestd.tail.content import HEAD_BYTES
 from ingestd.tail.facts import (
     DAMAGED,
     DELETED,
@@ -278,8 +279,10 @@ class Log:
 
     def _may_have_followers(self, stored: Generation, place: Place, *, here: bool) -> bool:
         """Whether files may have come and gone since it was written: then it is sought, and they with it."""
-        if here and (stored.position or (stored.known.modified == place.modified and not self._missed)):
-            return False  # its content tells; before one that was not read yet, others may have stood in the file
+        same_time = stored.known.modified == place.modified
+        telling = stored.position > HEAD_BYTES or same_time or place.size <= stored.position
+        if here and (telling if stored.position else same_time and not self._missed):
+            return False  # its content tells; behind a header alone, and what was not read, others may have stood there
         return stored is self.generations[-1] and not stored.known.done
 
     def _meet(self, place: Place) -> Iterator[Command]:

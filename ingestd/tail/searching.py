@@ -68,6 +68,8 @@ class Search:
     """What of all that was moved may be a copy of it has this in its path. Many logs may have its name."""
     linked: frozenset[str] = frozenset()
     """Those of `directories` where only other names of the file itself are sought, and not what came after it."""
+    unread: bool = False
+    """Whether it is known from an earlier run, and nobody saw what became of it since."""
     over: Callable[[FileId], Known | None] = field(default=lambda _: None)
     """What is known of a file, if it is a generation of the same log that is not read: it may be overwritten by now."""
 
@@ -149,8 +151,26 @@ class Searches:
         at = self._by_identity(search)
         intact = at is not None and (self._holds(at, known, search.position) or _is_closed(at.path))
         rest = None if intact else self._by_content(search, at)
+        if at is not None and intact and search.unread and self._may_be_rewritten(search, at):
+            rest = self._by_content(search, at)
+            intact = rest is None or self._begins_as(at, rest)
+            rest = None if intact else rest
         between, packed = self._between(search, at if intact else rest)
         return Sought(search.source, at, intact, rest, between, packed)
+
+    @staticmethod
+    def _may_be_rewritten(search: Search, at: Place) -> bool:
+        """Whether a file that was read to a header's end may have another content, with the same header, by now."""
+        written = at.modified > search.known.modified and at.size > search.position
+        return written and not at.codec and 0 < search.position <= HEAD_BYTES
+
+    @staticmethod
+    def _begins_as(at: Place, copy: Place) -> bool:
+        """Whether a file has all of what seems to be its copy: so it was not truncated. Raises `_Shifted`."""
+        with suppress(OSError), _opened(copy) as text, _opened(at) as other:
+            end = witness_before(text, _end_of(text))
+            return end is not None and other.size >= end.at and end.ends(other)
+        return True
 
     def _list(self, directories: Sequence[str]) -> None:
         """List these directories, where they are not listed yet. Nothing is missed of what stays in any of them."""

@@ -26,8 +26,8 @@ class Troubles:
         """Globs that nothing matches, and directories that can not be read."""
         self._listed = False
         self.suspected: Collection[str] = ()
-        """What only the last pass found, unless that was the first. It is told once the next one finds it, too: a log that
-        is rotated just then is back in a moment."""
+        """What only the last pass found, unless that was the first. It is told if the next one finds it, too: a log
+        that is rotated just then is back in a moment."""
 
     def __contains__(self, thing: object) -> bool:
         return thing in self._told

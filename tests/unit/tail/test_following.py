@@ -2962,3 +2962,29 @@ async def test_what_another_tail_reads_is_not_lost_when_it_is_renamed_and_compre
     await first.settle()
     await second.settle()
     assert not [*first.losses, *second.losses, *second.lines]
+
+
+@pytest.mark.parametrize("copy", ["a.log.1", "a.log.1.gz", "backup"])
+async def test_a_log_of_which_only_a_header_was_read_is_rotated_by_copytruncate_while_nothing_runs(
+    follow: Any, log: Path, copy: str
+) -> None:
+    """It has the same header again, and more than before: the lines in its copy were lost. A backup is no such copy."""
+    append(log, "# header")
+    follower = follow("a.log")
+    await follower.reads("# header")
+    follower.stop()
+    await asyncio.sleep(0.02)  # longer than the grain of times of modification
+    append(log, "first")
+    shutil.copyfile(log, log.with_name("a.log.1"))
+    lines = ["# header", "first"]
+    if copy != "backup":
+        os.truncate(log, 0)
+        await asyncio.sleep(0.02)
+        append(log, "# header")
+        lines += ["# header"]
+    append(log, *map(str, range(9)))
+    if copy == "a.log.1.gz":
+        compress(log.with_name("a.log.1"))
+    follower.start()
+    await follower.reads(*lines, *map(str, range(9)))
+    assert not follower.losses
