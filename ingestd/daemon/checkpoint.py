@@ -111,7 +111,10 @@ class Checkpoint:
             if self._hurried or deadline.expired or not isinstance(error, PositionsLocked):
                 break
             await asyncio.sleep(min(LOCKED_INTERVAL, deadline.remaining))
-        return f"{len(self._changed)} positions could not be stored: {error}" if self._changed else str(error)
+        if not self._changed:
+            return str(error)
+        count = len(self._changed)
+        return f"{count} position{'s' if count > 1 else ''} could not be stored: {error}"
 
     def hurry(self) -> None:
         """Make `finish` stop waiting."""

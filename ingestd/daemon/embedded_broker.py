@@ -96,7 +96,7 @@ class EmbeddedBroker:
             await end_task(said)
         words = [] if said.cancelled() or said.exception() else said.result().decode().split()
         if died.done() or len(words) != len(("ready", "host", "port")):
-            how = died.result() if died.done() else "it closed its channel"
+            how = died.result() if died.done() else "it ended"
             remedy = f"the line above says why; `listen` of [clusters.{name}] may name another address"
             raise IngestdError(f"cluster {name}: the embedded broker did not start: {how}; {remedy}")
         return words[1], words[2]

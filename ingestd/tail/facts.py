@@ -118,7 +118,7 @@ class Copy:
     """A copy of a generation's content, up to `length` bytes. Not `sure`: the original has changed since.
 
     modified, original_modified: when the file, and the original, had been modified last (ns), as they were compared; 0
-    where the original was not there. unfinished: the original had more already when the file was made.
+    where the original was not there. later: the file was made after that. unfinished: and the original has more.
     """
 
     of: str
@@ -127,6 +127,7 @@ class Copy:
     sure: bool = True
     modified: int = 0
     original_modified: int = 0
+    later: bool = False
     unfinished: bool = False
 
 

@@ -63,7 +63,7 @@ from ingestd.tail.log import Log
 from ingestd.tail.looks import LEADS_NOWHERE, Examination, Looks, Unreadable
 from ingestd.tail.names import Names
 from ingestd.tail.news import GRAIN, News
-from ingestd.tail.rotation import codec_of, is_rotated_from
+from ingestd.tail.rotation import codec_of, is_numbered, is_rotated_from
 from ingestd.tail.rounds import Rounds
 from ingestd.tail.thread import PATIENCE, Due, LookThread, in_turns
 from ingestd.tail.troubles import Troubles
@@ -798,7 +798,7 @@ class TailFinder:
             # What is in a directory is taken, by `**` or another path; but a path that is one takes nothing.
             if not known and (sighting.path in self.route.paths or not self._globs.leads_through(sighting.path)):
                 self._troubles.tell(sighting.path, sighting.trouble)
-        elif sighting.place is None:
+        elif sighting.place is None and sighting.path in self._troubles.paths:
             self._troubles.over(sighting.path)
         before = self._ways.through.get(sighting.path, ())
         if sighting.through != before:
@@ -910,10 +910,16 @@ class TailFinder:
         finder.apply(log, Repeated(place, copy, apart, original.path))
 
     def _may_be_new(self, log: Log, place: Place, copy: Copy) -> bool:
-        """Whether a file was written as a log; or is no finished copy, nor one in the making, of what was rotated."""
+        """Whether a file was written as a log: it was renamed, as events tell, or seems to come after what was rotated.
+
+        Then it is no finished copy of that, or called like the next rotation, and not like a copy.
+        """
         original = log.named(copy.of)
-        unfinished = copy.unfinished and original is not None and not log.stands(original.known.file)
-        return unfinished or self._names.was_rotated(place.path)
+        if original is None or not copy.later or log.stands(original.known.file):
+            return self._names.was_rotated(place.path)
+        named_after = os.path.basename(place.path).startswith(os.path.basename(original.known.path))
+        next_one = is_numbered(place.path, log.path) and not named_after
+        return copy.unfinished or next_one or self._names.was_rotated(place.path)
 
     def _store(self, generation: Generation) -> None:
         detail = generation.known.to_detail()

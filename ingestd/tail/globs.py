@@ -168,11 +168,17 @@ class Globs:
         given: set[str] = set()
         for pattern in self.patterns:
             found = False
-            for entry in self._below(pattern.root, pattern.parts, (), enter, trouble):
+            closed: list[str] = []
+
+            def tell(path: str, reason: str, closed: list[str] = closed) -> None:
+                closed.append(path)
+                trouble(path, reason)
+
+            for entry in self._below(pattern.root, pattern.parts, (), enter, tell):
                 found = True
                 if self._is_new(entry.path, given):
                     yield entry
-            if not found:
+            if not (found or closed):  # what can not be listed may have a match
                 trouble(pattern.text, pattern.unmatched)
 
     def walk_below(

@@ -440,5 +440,6 @@ def _same_beginning(text: Text, size: int, head: bytes, other: Text, source: str
     witness, status = witness_before(text, size), other.status()
     if witness is None:
         return None  # both were truncated just now
-    unfinished = status.st_size > size and 0 < status.st_mtime_ns < made
-    return Copy(source, size, witness, original_modified=status.st_mtime_ns, unfinished=unfinished)
+    later = 0 < status.st_mtime_ns < made
+    unfinished = later and status.st_size > size
+    return Copy(source, size, witness, original_modified=status.st_mtime_ns, later=later, unfinished=unfinished)

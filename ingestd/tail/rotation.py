@@ -164,6 +164,12 @@ def is_rotated_from(path: str, original: str) -> bool:
     return directory == beside and _may_be(name, original_name)
 
 
+def is_numbered(path: str, original: str) -> bool:
+    """Whether a file at `path` is called like a rotation of `original` with a number or a date."""
+    added = _added(os.path.basename(path), os.path.basename(original))
+    return is_rotated_from(path, original) and any(map(str.isdigit, added))
+
+
 def _may_be(name: str, original: str) -> bool:
     """Whether a file may be read as a rotation for its name alone. web2.log beside web.log may well be another log."""
     plain = _plain(name)

@@ -116,7 +116,7 @@ async def test_a_file_that_is_removed_is_noticed_though_nothing_moves_and_writte
         kept.remember("r", StoredPosition("a", 1, {}))
         reason = await kept.finish(Deadline.after(30))
         assert reason is not None
-        assert reason.startswith(f"1 positions could not be stored: {path}")
+        assert reason.startswith(f"1 position could not be stored: {path}")
         path.with_name("moved").rename(path)
         kept.look()
         kept.remember("r", StoredPosition("a", 2, {}))
@@ -170,7 +170,7 @@ async def test_the_end_waits_no_longer_than_it_may_or_than_there_is_hope(kept, s
     deadline = Deadline.after(0.15 if why == "the deadline passes" else 30)
     reason = await asyncio.wait_for(kept.finish(deadline), 5)
     assert reason is not None
-    assert reason.startswith("1 positions could not be stored: ")
+    assert reason.startswith("1 position could not be stored: ")
     assert "positions.sqlite" in reason
 
 

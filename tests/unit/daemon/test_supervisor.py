@@ -406,7 +406,7 @@ async def test_the_end_waits_for_locked_positions_no_longer_than_a_drain_may_tak
         os.kill(os.getpid(), signal.SIGTERM)
     summary = await ends(running)
     why = "positions can not be written: another program has it locked"
-    assert summary.failures == (f"1 positions could not be stored: {tmp_path}/positions.sqlite: {why}",)
+    assert summary.failures == (f"1 position could not be stored: {tmp_path}/positions.sqlite: {why}",)
     backup.close()
 
 

@@ -90,7 +90,7 @@ async def test_what_can_not_be_committed_at_the_end_is_said(group, keeper):
     group.away = True
     keeper.remember(moved(10))
     said = await keeper.finish(Deadline.after(0.05))
-    assert said == "1 positions could not be committed to group g: no broker answered"
+    assert said == "1 position could not be committed to group g: no broker answered"
 
 
 async def test_what_went_to_another_host_is_not_committed(group, keeper):

@@ -2988,3 +2988,44 @@ async def test_a_log_of_which_only_a_header_was_read_is_rotated_by_copytruncate_
     follower.start()
     await follower.reads(*lines, *map(str, range(9)))
     assert not follower.losses
+
+
+@pytest.mark.parametrize("once", [False, True])
+async def test_generations_with_equal_content_that_were_rotated_while_nothing_ran_are_all_read(
+    follow: Any, log: Path, monkeypatch: pytest.MonkeyPatch, once: bool
+) -> None:
+    """Lines without a time, as cron jobs write them: all but the first and the last counted as copies."""
+    monkeypatch.setattr(awaited, "COPY_PATIENCE", 0.2)
+    append(log, "backup finished")
+    follower = follow("a.log", once=once, rescan_interval=0.05)
+    await follower.reads("backup finished")
+    follower.stop()
+    for _ in range(3):
+        await asyncio.sleep(0.02)  # longer than the grain of times of modification
+        shift(log)
+        append(log, "backup finished")
+    follower.start()
+    await follower.scan()
+    await follower.reads(*["backup finished"] * 4)
+
+
+async def test_a_copy_of_a_rotated_file_that_is_called_after_it_is_not_read(
+    follow: Any, log: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(awaited, "COPY_PATIENCE", 0.1)
+    append(log, "one")
+    follower = follow("a.log", rescan_interval=0.05)
+    await follower.reads("one")
+    for down in (False, True):
+        if down:
+            follower.stop()
+        await asyncio.sleep(0.02)
+        shift(log)
+        append(log, f"{down}")
+        for name in ("a.log.1.bak", "a.log.1.2"):
+            shutil.copyfile(log.with_name("a.log.1"), log.with_name(f"{name}{down:d}"))
+        if down:
+            follower.start()
+        await follower.settle()
+        await asyncio.sleep(0.3)
+    await follower.reads("one", "False", "True")

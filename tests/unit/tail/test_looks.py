@@ -323,7 +323,9 @@ def test_the_beginning_of_a_known_file_is_a_copy_as_far_as_it_goes(looks: Looks,
     copy.write_bytes(log.read_bytes()[:length])
     found = examine(looks, copy, original(log, 8))
     witness = Witness.of(Sample.of(length, b"one\ntwo\n"[:length]))
-    assert found == Copy("o", length, witness, original_modified=log.stat().st_mtime_ns, unfinished=found.unfinished)
+    assert found == Copy(
+        "o", length, witness, original_modified=log.stat().st_mtime_ns, later=found.later, unfinished=found.unfinished
+    )
 
 
 def test_what_was_made_after_the_last_write_to_a_longer_file_is_no_finished_copy_of_it(looks: Looks, log: Path) -> None:
