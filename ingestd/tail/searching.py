@@ -292,7 +292,7 @@ class Searches:
             and not (search.new_since and place.file.birth <= search.new_since)
             and (now is None or not place.file.same(now.file))
         ]
-        packed = [place for place in found if place.codec and _has_one_of(place, _may_be_in(place, search))]
+        packed = [place for place in found if place.codec and _is_packed(place, search, now)]
         found = [place for place in found if place not in packed]
         return tuple(sorted(found, key=lambda place: place.modified)), tuple(packed)
 
@@ -426,6 +426,16 @@ def _may_be_in(place: Place, search: Search) -> list[Known]:
 
     beside = is_beside(search.known)
     return [search.known, *(each for each in search.others if not beside or is_beside(each))]
+
+
+def _is_packed(place: Place, search: Search, now: Place | None) -> bool:
+    """Whether a compressed file has the content of a known generation.
+
+    What was modified after `now`, which has that of the one sought, compressed, may be a later one with equal content.
+    """
+    known, *others = _may_be_in(place, search)
+    later = now is not None and now.codec and place.modified > now.modified
+    return _has_one_of(place, others if later else [known, *others])
 
 
 def _is_longer(place: Place, search: Search) -> bool:

@@ -2991,8 +2991,9 @@ async def test_a_log_of_which_only_a_header_was_read_is_rotated_by_copytruncate_
 
 
 @pytest.mark.parametrize("once", [False, True])
+@pytest.mark.parametrize("compressed", [False, True])
 async def test_generations_with_equal_content_that_were_rotated_while_nothing_ran_are_all_read(
-    follow: Any, log: Path, monkeypatch: pytest.MonkeyPatch, once: bool
+    follow: Any, log: Path, monkeypatch: pytest.MonkeyPatch, once: bool, compressed: bool
 ) -> None:
     """Lines without a time, as cron jobs write them: all but the first and the last counted as copies."""
     monkeypatch.setattr(awaited, "COPY_PATIENCE", 0.2)
@@ -3004,6 +3005,8 @@ async def test_generations_with_equal_content_that_were_rotated_while_nothing_ra
         await asyncio.sleep(0.02)  # longer than the grain of times of modification
         shift(log)
         append(log, "backup finished")
+    for number in range(1, 4 * compressed):
+        compress(log.with_name(f"a.log.{number}"))
     follower.start()
     await follower.scan()
     await follower.reads(*["backup finished"] * 4)
