@@ -63,7 +63,7 @@ from ingestd.tail.log import Log
 from ingestd.tail.looks import LEADS_NOWHERE, Examination, Looks, Unreadable
 from ingestd.tail.names import Names
 from ingestd.tail.news import GRAIN, News
-from ingestd.tail.rotation import codec_of, is_numbered, is_rotated_from
+from ingestd.tail.rotation import codec_of, is_numbered, is_rotated_from, possible_originals
 from ingestd.tail.rounds import Rounds
 from ingestd.tail.thread import PATIENCE, Due, LookThread, in_turns
 from ingestd.tail.troubles import Troubles
@@ -250,6 +250,7 @@ class TailFinder:
             # What was met later than all was found may have been met before what is older.
             if log.generations[-1].known.modified > self._new_since:
                 self.apply(log, Missed(self._new_since))
+        await self._note_rotated()
         await self._pass()
         await in_turns(list(self._logs.values()), self._look_where_they_were)
         await self._settle(_ROUNDS)
@@ -268,6 +269,15 @@ class TailFinder:
         """Until when (ns) the last run had found all files; 0: not known."""
         latest = max((each.known.modified for log in self._logs.values() for each in log.generations), default=0)
         return min(self._since or latest, latest or self._since)  # clocks may have been set back
+
+    async def _note_rotated(self) -> None:
+        """Find out beside which logs something came since the last run that may be a rotation of them."""
+        directories = {os.path.dirname(path) for path in self._logs}
+        for path in await self._thread.ask(lambda: self._looks.made_since(directories, self._new_since)):
+            directory, name = os.path.split(path)
+            for original in possible_originals(name):
+                if (log := self._logs.get(f"{directory}/{original}")) is not None:
+                    log.rotated = True
 
     async def _wait_for_copies(self) -> None:
         """In a run with an end, nobody comes back to what repeats another file."""

@@ -119,6 +119,8 @@ class Log:
     """Files modified later than this (ns) may be unknown. 0: only those later than the newest generation."""
     new_since: int = 0
     """For a log that is new in this run: files made later than this (ns) may be its own. 0: unset."""
+    rotated: bool = False
+    """Whether something came beside it since the last run that is called like a rotation of it."""
     _searches: int = 0
     """How often in a row a search found files that nobody knew."""
 
@@ -280,7 +282,7 @@ class Log:
     def _may_have_followers(self, stored: Generation, place: Place, *, here: bool) -> bool:
         """Whether files may have come and gone since it was written: then it is sought, and they with it."""
         same_time = stored.known.modified == place.modified
-        telling = stored.position > HEAD_BYTES or same_time or place.size <= stored.position
+        telling = not self.rotated or stored.position > HEAD_BYTES or same_time or place.size <= stored.position
         if here and (telling if stored.position else same_time and not self._missed):
             return False  # its content tells; behind a header alone, and what was not read, others may have stood there
         return stored is self.generations[-1] and not stored.known.done
