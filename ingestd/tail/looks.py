@@ -211,9 +211,13 @@ class Looks:
         for directory in directories:
             self.steps += 1
             with suppress(OSError):
-                if os.stat(directory).st_mtime_ns > since:
-                    with os.scandir(directory) as entries:
-                        found += [each.path for each in entries if each.stat(follow_symlinks=False).st_ctime_ns > since]
+                if os.stat(directory).st_mtime_ns <= since:
+                    continue
+                with os.scandir(directory) as entries:
+                    for each in entries:
+                        with suppress(OSError):  # it is gone by now
+                            if each.stat(follow_symlinks=False).st_ctime_ns > since:
+                                found.append(each.path)
         return found
 
     # What a file is.

@@ -13,7 +13,7 @@ from ingestd.tail.facts import Place, Sought
 from ingestd.tail.file_id import identify, may_hold
 from ingestd.tail.known import Known, birth_of, witness_before
 from ingestd.tail.listings import Listing, Moved, files_in, joined, settled_stamp
-from ingestd.tail.rotation import names_of
+from ingestd.tail.rotation import is_rotation_of, names_of
 from ingestd.tail.text import open_text
 
 if TYPE_CHECKING:
@@ -162,7 +162,8 @@ class Searches:
     def _may_be_rewritten(search: Search, at: Place) -> bool:
         """Whether a file that was read to a header's end may have another content, with the same header, by now."""
         written = at.modified > search.known.modified and at.size > search.position
-        return written and not at.codec and 0 < search.position <= HEAD_BYTES
+        rotated = is_rotation_of(os.path.basename(at.path), os.path.basename(search.known.log))
+        return written and not (at.codec or rotated) and 0 < search.position <= HEAD_BYTES
 
     @staticmethod
     def _begins_as(at: Place, copy: Place) -> bool:

@@ -79,15 +79,15 @@ class Inode:
     """A file, a directory or a link. A file's `tokens` are (number, end): what was written, by where it ends."""
 
     __slots__ = (
-        "complete", "content", "data", "entries", "file", "kind", "links", "modified", "number", "opens", "packed",
-        "seen", "target", "tokens", "truncated", "watches",
+        "changed", "complete", "content", "data", "entries", "file", "kind", "links", "modified", "number", "opens",
+        "packed", "seen", "target", "tokens", "truncated", "watches",
     )  # fmt: skip
 
     def __init__(self, kind: int, number: int, file: FileId, now: int) -> None:
         self.kind = kind
         self.number = number
         self.file = file
-        self.modified = now
+        self.modified = self.changed = now
         self.links = 0
         self.opens = 0
         self.data = bytearray()
@@ -130,7 +130,7 @@ class Dentry:
 class Status:
     """What `stat` gives."""
 
-    __slots__ = ("inode", "st_dev", "st_ino", "st_mode", "st_mtime_ns", "st_nlink", "st_size")
+    __slots__ = ("inode", "st_ctime_ns", "st_dev", "st_ino", "st_mode", "st_mtime_ns", "st_nlink", "st_size")
 
     def __init__(self, inode: Inode) -> None:
         self.inode = inode
@@ -138,6 +138,7 @@ class Status:
         self.st_ino = inode.number
         self.st_mode = inode.kind
         self.st_mtime_ns = inode.modified
+        self.st_ctime_ns = max(inode.modified, inode.changed)
         self.st_nlink = inode.links
         self.st_size = inode.size
 
@@ -244,7 +245,7 @@ class FileSystem:
     def _enter(self, directory: Dentry, name: str, inode: Inode) -> Dentry:
         entry = directory.inode.entries[name] = Dentry(directory, name, inode)
         inode.links += 1
-        directory.inode.modified = self.tick()
+        directory.inode.modified = inode.changed = self.tick()
         return entry
 
     def create(self, path: str, kind: int = stat.S_IFREG, target: str = "") -> Dentry:
@@ -294,7 +295,7 @@ class FileSystem:
         del origin.entries[old_name]
         directory.inode.entries[name] = entry
         entry.parent, entry.name = directory, name
-        origin.modified = directory.inode.modified = self.tick()
+        origin.modified = directory.inode.modified = entry.inode.changed = self.tick()
         cookie = next(self._cookies)
         kind = IS_DIRECTORY if entry.inode.kind == stat.S_IFDIR else 0
         self.tell(origin, MOVED_FROM | kind, old_name, cookie)
@@ -339,7 +340,7 @@ class FileSystem:
     def set_modified(self, path: str, modified: int) -> None:
         entry = self.get(path)
         assert entry.parent is not None
-        entry.inode.modified = modified
+        entry.inode.modified, entry.inode.changed = modified, self.tick()
         self.tell(entry.inode, ATTRIBUTES)
         self.tell(entry.parent.inode, ATTRIBUTES, entry.name)
 
@@ -371,6 +372,10 @@ class _Entry:
 
     def is_symlink(self) -> bool:
         return self._entry.inode.kind == stat.S_IFLNK
+
+    def stat(self, *, follow_symlinks: bool = True) -> Status:
+        assert not follow_symlinks
+        return Status(self._entry.inode)
 
     def _kind(self, *, follow: bool) -> int:
         if follow and self.is_symlink():
