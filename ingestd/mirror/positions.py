@@ -197,11 +197,10 @@ class GroupPositions:
         if self._translations is not None:
             await self._translations.close(max(1.0, deadline.remaining))
         await membership.close(max(1.0, deadline.remaining))
-        return (
-            f"{left} position{'s' if left > 1 else ''} could not be committed to group {self._group}: {self._failing}"
-            if left
-            else problem
-        )
+        if not left:
+            return problem
+        positions = f"{left} position{'s' if left > 1 else ''}"
+        return f"{positions} could not be committed to group {self._group}: {self._failing}"
 
     async def _commit_again_and_again(self, membership: Membership) -> None:
         while True:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import time
 from typing import TYPE_CHECKING, Final
 
-from ingestd.tail.facts import NOTHING
 from ingestd.tail.looks import Examination
 from ingestd.tail.rotation import date_of, is_rotated_from
 
@@ -80,8 +79,7 @@ class Examinations:
             at_end = place.modified / 1e9 < time.time() - route.start_age
         patient = self._doubts.get(place.file, 0) < DOUBTS_MOST
         making = not self._once and time.time() - place.modified / 1e9 < COMPRESSING
-        repeats = known is not None and known.copy_of not in {None, NOTHING}
-        repeated = known.known.witness if known is not None and repeats else None
+        repeated = known.known.witness if known is not None and known.repeats else None
         binary = route.binary == "accept"
         head = heads.seen.pop(place.file, b"")  # if it changed, it is compared with all the next time
         originals = self._originals(place, (*called, log.path), heads.apart_from(head))

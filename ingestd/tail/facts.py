@@ -347,6 +347,16 @@ class Generation:
     sought_again: bool = False
     """Its content was sought once more: a file seemed to have it, or arrived under a rotation's name."""
 
+    @property
+    def repeats(self) -> bool:
+        """Whether its file repeats another one."""
+        return self.copy_of not in {None, NOTHING}
+
+    @property
+    def may_begin_alike(self) -> bool:
+        """Whether it repeats another one, and may be no copy of that."""
+        return self.repeats and not self.known.apart
+
 
 # Commands.
 

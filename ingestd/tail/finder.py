@@ -24,7 +24,6 @@ from ingestd.tail.directories import Directories
 from ingestd.tail.examinations import COMPRESSING, DOUBT, DOUBTS_MOST, Examinations
 from ingestd.tail.facts import (
     DAMAGED,
-    NOTHING,
     TAKEN,
     VANISHED,
     Alone,
@@ -271,12 +270,13 @@ class TailFinder:
         return min(self._since or latest, latest or self._since)  # clocks may have been set back
 
     async def _note_rotated(self) -> None:
-        """Find out beside which logs something came since the last run that may be a rotation of them."""
-        directories = {os.path.dirname(path) for path in self._logs}
+        """Find out beside which logs a rotation came since the last run, where hardly more than a header was read."""
+        logs = {path: log for path, log in self._logs.items() if log.may_have_header_only}
+        directories = {os.path.dirname(path) for path in logs}
         for path in await self._thread.ask(lambda: self._looks.made_since(directories, self._new_since)):
             directory, name = os.path.split(path)
             for original in possible_originals(name):
-                if (log := self._logs.get(f"{directory}/{original}")) is not None:
+                if (log := logs.get(f"{directory}/{original}")) is not None:
                     log.rotated = True
 
     async def _wait_for_copies(self) -> None:
@@ -674,7 +674,7 @@ class TailFinder:
     def _is_alone(self, log: Log, place: Place, copy: Copy) -> bool:
         """Whether what repeats another file does so for too long to be a copy in the making."""
         known = log.of(place.file)
-        repeats = known is not None and known.copy_of not in {None, NOTHING}
+        repeats = known is not None and known.repeats
         return copy.sure and repeats and self._awaited.is_still(place.file, time.monotonic())
 
     def _owner(self, log: Log, place: Place) -> tuple[TailFinder, Log] | None:
@@ -920,9 +920,10 @@ class TailFinder:
         finder.apply(log, Repeated(place, copy, apart, original.path))
 
     def _may_be_new(self, log: Log, place: Place, copy: Copy) -> bool:
-        """Whether a file was written as a log: it was renamed, as events tell, or seems to come after what was rotated.
+        """Whether a file was written as a log, though it begins as another one does.
 
-        Then it is no finished copy of that, or called like the next rotation, and not like a copy.
+        Events told that it was renamed from where its log is written; or that other one was rotated before this one was
+        made, and this one has less than it, or is called like the next rotation.
         """
         original = log.named(copy.of)
         if original is None or not copy.later or log.stands(original.known.file):

@@ -225,8 +225,8 @@ class Kin:
                 return False
             if owned.generation.copy_of == NOTHING:
                 return not place.size  # else it was written to since
-            if owned.generation.copy_of and not owned.generation.known.apart:
-                # It waits. It may be a copy that was made of this one, and only begin like what it repeats.
+            if owned.generation.may_begin_alike:
+                # It may be a copy that was made of this one, and only begin like what it repeats.
                 later = place.file.birth > generation.known.file.birth > 0
                 return not (later and is_rotated_from(place.path, log.path))
             return owned.generation.copy_of is None or not log.may_be_copy(place.file)
@@ -272,7 +272,7 @@ class Kin:
             () if common else tuple({os.path.dirname(each.path) for each in alike} - own.keys()),
             beside if common else "",
             frozenset(more) - own.keys(),
-            generation.untold and generation.phase is Phase.SOUGHT,
+            log.rotated and generation.untold and generation.phase is Phase.SOUGHT,
             over,
         )
 

@@ -120,7 +120,7 @@ class Log:
     new_since: int = 0
     """For a log that is new in this run: files made later than this (ns) may be its own. 0: unset."""
     rotated: bool = False
-    """Whether something came beside it since the last run that is called like a rotation of it."""
+    """Whether a header alone was read of it, perhaps, and something came since that is called like a rotation of it."""
     _searches: int = 0
     """How often in a row a search found files that nobody knew."""
 
@@ -239,6 +239,11 @@ class Log:
         return self._missed and not self.asked
 
     @property
+    def may_have_header_only(self) -> bool:
+        """Whether so little was read of its newest generation that it may be a header, which the next one has, too."""
+        return bool(self.generations) and 0 < self.generations[-1].position <= HEAD_BYTES
+
+    @property
     def restless(self) -> bool:
         """Whether something is missing, or waits."""
         return bool(self._waiting) or bool(self._copies) or self._unsettled or self._has_unresolved
@@ -282,7 +287,7 @@ class Log:
     def _may_have_followers(self, stored: Generation, place: Place, *, here: bool) -> bool:
         """Whether files may have come and gone since it was written: then it is sought, and they with it."""
         same_time = stored.known.modified == place.modified
-        telling = not self.rotated or stored.position > HEAD_BYTES or same_time or place.size <= stored.position
+        telling = not self.rotated or same_time or place.size <= stored.position
         if here and (telling if stored.position else same_time and not self._missed):
             return False  # its content tells; behind a header alone, and what was not read, others may have stood there
         return stored is self.generations[-1] and not stored.known.done
@@ -672,8 +677,7 @@ class Log:
     @staticmethod
     def _waits(generation: Generation) -> bool:
         """Whether it repeats another file, and is not known to be a copy of that."""
-        repeats = generation.copy_of not in {None, NOTHING} and not generation.known.apart
-        return repeats and generation.phase is Phase.DONE
+        return generation.may_begin_alike and generation.phase is Phase.DONE
 
     def _confirm_copies(self, gone: Gone) -> Iterator[Command]:
         for each in self.generations:
@@ -709,7 +713,7 @@ class Log:
 
     def _alone(self, file: FileId) -> Iterator[Command]:
         repeated = self.of(file)
-        if repeated is not None and repeated.copy_of not in {None, NOTHING}:
+        if repeated is not None and repeated.repeats:
             yield self._read_whole(repeated)
 
     def _read_whole(self, repeated: Generation) -> Read | Keep:
@@ -723,7 +727,7 @@ class Log:
         if generation.phase is Phase.STORED:
             # What came after the newest one, unseen, is found with it; if that one is over, it was found already.
             newest = generation is self.generations[-1] and (self._missed or not self.since)
-            return newest or not generation.known.done or generation.copy_of not in {None, NOTHING}
+            return newest or not generation.known.done or generation.repeats
         return generation.phase is Phase.SOUGHT
 
     @property

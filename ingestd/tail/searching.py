@@ -68,8 +68,8 @@ class Search:
     """What of all that was moved may be a copy of it has this in its path. Many logs may have its name."""
     linked: frozenset[str] = frozenset()
     """Those of `directories` where only other names of the file itself are sought, and not what came after it."""
-    unread: bool = False
-    """Whether it is known from an earlier run, and nobody saw what became of it since."""
+    rewritten: bool = False
+    """Whether its file may have been copied and truncated since the last run, and have the same header again."""
     over: Callable[[FileId], Known | None] = field(default=lambda _: None)
     """What is known of a file, if it is a generation of the same log that is not read: it may be overwritten by now."""
 
@@ -151,7 +151,7 @@ class Searches:
         at = self._by_identity(search)
         intact = at is not None and (self._holds(at, known, search.position) or _is_closed(at.path))
         rest = None if intact else self._by_content(search, at)
-        if at is not None and intact and search.unread and self._may_be_rewritten(search, at):
+        if at is not None and intact and self._may_be_rewritten(search, at):
             rest = self._by_content(search, at)
             intact = rest is None or self._begins_as(at, rest)
             rest = None if intact else rest
@@ -160,10 +160,10 @@ class Searches:
 
     @staticmethod
     def _may_be_rewritten(search: Search, at: Place) -> bool:
-        """Whether a file that was read to a header's end may have another content, with the same header, by now."""
+        """Whether what was found had hardly more than a header, has more since, and stands where its log is written."""
         written = at.modified > search.known.modified and at.size > search.position
         rotated = is_rotation_of(os.path.basename(at.path), os.path.basename(search.known.log))
-        return written and not (at.codec or rotated) and 0 < search.position <= HEAD_BYTES
+        return search.rewritten and written and not (at.codec or rotated) and 0 < search.position <= HEAD_BYTES
 
     @staticmethod
     def _begins_as(at: Place, copy: Place) -> bool:

@@ -660,6 +660,19 @@ async def test_the_trouble_with_a_file_is_over_when_it_is_gone_or_taken(
     await follower.until(lambda: not follower.present_troubles)
 
 
+async def test_a_known_log_that_is_not_there_at_a_start_stays_a_trouble(follow: Any, tmp_path: Path) -> None:
+    """A look at its path, where nothing stands, took that for the end of the trouble."""
+    (tmp_path / "web").mkdir()
+    append(tmp_path / "web" / "app.log", "one")
+    follower = follow("web/app.log", rescan_interval=0.05)
+    await follower.reads("one")
+    follower.stop()
+    (tmp_path / "web").rename(tmp_path / "web.old")
+    follower.start()
+    await follower.settle()
+    assert follower.present_troubles == {f"{tmp_path}/web/app.log": "no such file"}
+
+
 async def test_a_refused_file_that_was_not_modified_is_not_opened_again(follow: Any, tmp_path: Path) -> None:
     (tmp_path / "a.log").write_bytes(b"a\0b")
     looks = CountingLooks()

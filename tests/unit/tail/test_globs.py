@@ -133,6 +133,16 @@ def test_a_directory_that_goes_is_nothing_that_can_not_be_entered_is_trouble(tre
     assert troubles == {f"{tree}/three": "directory can not be read: Input/output error"}
 
 
+def test_of_a_directory_that_can_not_be_read_nobody_says_that_it_has_no_such_file(tree: Path) -> None:
+    def enter(directory: str) -> None:
+        raise PermissionError(errno.EACCES, "Permission denied", directory)
+
+    troubles: dict[str, str] = {}
+    globs = Globs([f"{tree}/one/*.txt", f"{tree}/one/c.log"], [])
+    assert not list(globs.walk(enter, troubles.setdefault))
+    assert troubles == {f"{tree}/one": "directory can not be read: Permission denied"}
+
+
 @pytest.mark.parametrize(
     ("glob", "through", "not_through"),
     [

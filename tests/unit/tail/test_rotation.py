@@ -11,6 +11,7 @@ from ingestd.tail.rotation import (
     codec_of,
     date_of,
     families_of,
+    is_numbered,
     is_rotation_of,
     may_have_been,
     names_of,
@@ -149,3 +150,12 @@ def test_a_name_belongs_to_families_from_the_widest_to_the_narrowest(name: str, 
 )
 def test_a_date_in_a_name_is_known(path: str, date: tuple[str, tuple[str, int]] | None) -> None:
     assert date_of(path) == date
+
+
+@pytest.mark.parametrize(
+    ("name", "numbered"),
+    [("app.log.1", True), ("app.log-20261129", True), ("app.log.old", False), ("app.log.save2", True), ("b.1", False)],
+)
+def test_a_number_or_a_date_tells_a_rotation_from_a_copy(name: str, numbered: bool) -> None:
+    assert is_numbered(f"/log/{name}", "/log/app.log") is numbered
+    assert not is_numbered(f"/other/{name}", "/log/app.log")
