@@ -67,7 +67,15 @@ class Examinations:
         return ordered
 
     def of(
-        self, log: Log, place: Place, known: Generation | None, called: Collection[str], heads: Heads, *, first: bool
+        self,
+        log: Log,
+        place: Place,
+        known: Generation | None,
+        called: Collection[str],
+        heads: Heads,
+        *,
+        first: bool,
+        may_be_copy: bool = True,
     ) -> Examination:
         """How to examine a file. It may be a copy of what is in the log that met it, whatever it is called.
 
@@ -82,7 +90,7 @@ class Examinations:
         repeated = known.known.witness if known is not None and known.repeats else None
         binary = route.binary == "accept"
         head = heads.seen.pop(place.file, b"")  # if it changed, it is compared with all the next time
-        originals = self._originals(place, (*called, log.path), heads.apart_from(head))
+        originals = self._originals(place, (*called, log.path), heads.apart_from(head)) if may_be_copy else ()
         if place.codec and is_rotated_from(place.path, log.path):  # another log may have had the same lines
             originals = tuple(each for each in originals if each.akin)
         return Examination(place, originals, at_end, binary, patient, making, repeated, tuple(called), head)

@@ -247,8 +247,8 @@ class Kin:
             paths.append(each.known.path if latest is None else str(latest.detail.get("path", each.known.path)))
         newest = generation.source == log.asked or generation in log.generations[-1:]
         newest = newest or generation.cut or log.stands(generation.known.file)
-        generations = [each for other in alike for each in other.generations if each is not generation]
-        others = [self._newest(each)[0] for each in generations] if newest else []
+        held_by = alike if newest else [log]
+        others = [self._newest(each)[0] for it in held_by for each in it.generations if each is not generation]
         own = dict.fromkeys(map(os.path.dirname, paths))
         common = self._is_common(log.path)
         beside = os.path.basename(os.path.dirname(log.path))

@@ -639,7 +639,10 @@ class Log:
             yield Look(place.path, asked)  # its end was told meanwhile
         elif original.phase is Phase.DONE and place.codec and original.known.done and not self._waits(original):
             # Compressed after it was read. Lines that came too late for it may be here.
-            yield self._read(self._add(place, original.position, original.known.witness, Phase.DONE))
+            compressed = self._add(place, original.position, original.known.witness, Phase.DONE)
+            yield self._read(compressed)
+            if not original.links:  # another one with the same header is no second one of it
+                yield from self._drop(original, compressed.source)
         elif original.phase is Phase.DONE and not copy.sure:
             back = place.codec or original.known.file.resembles(place.file)
             if not (back or original.sought_again):
@@ -939,8 +942,8 @@ class Log:
         self._released |= new
         for place in sorted(new.values(), key=self._age):
             yield Examine(place)
-        for place, asked in copies.values():
-            yield Look(place.path, asked)
+        for place, asked in copies.values():  # one of this log is found whatever it is called by now
+            yield Examine(place) if asked == self.path else Look(place.path, asked)
 
     # What ended.
 

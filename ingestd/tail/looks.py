@@ -414,7 +414,7 @@ def _examine_compressed(wanted: Examination, text: Text, size: int) -> Verdict:
         return Empty()  # what it is made of goes when it is done
     if not _begins_so(text, wanted.head):
         return Changed()
-    return _compressed_of(text, wanted.originals) or Plain(0)
+    return _compressed_of(wanted.place, text, wanted.originals) or Plain(0)
 
 
 def _begins_so(text: Text, head: bytes) -> bool:
@@ -432,7 +432,7 @@ def _is_whole(text: Text, size: int) -> bool:
     return text.complete
 
 
-def _compressed_of(text: Text, originals: Iterable[Original]) -> Copy | None:
+def _compressed_of(place: Place, text: Text, originals: Iterable[Original]) -> Copy | None:
     """Whether a compressed file has the content of a known one. Its text is read forward, once.
 
     Another log may hold the same lines: what the file is called after comes first. A generation that has only a header
@@ -444,9 +444,21 @@ def _compressed_of(text: Text, originals: Iterable[Original]) -> Copy | None:
         for original in sorted(originals, key=lambda each: each.position):
             witness = original.witness
             worse = found is not None and (found.akin, found.position) >= (original.akin, original.position)
-            if witness is not None and not worse and witness.begins(head) and witness.ends(text):
+            held = witness is not None and not worse and witness.begins(head) and witness.ends(text)
+            if held and not _came_before(place, text, original):
                 found = original
     return None if found is None else Copy(found.source, 0, sure=False)
+
+
+def _came_before(place: Place, text: Text, original: Original) -> bool:
+    """Whether a compressed file has what a log had before a known file was made, which is still there, uncut."""
+    with suppress(OSError), open_text(original.path, "") as other:
+        if identify(other.descriptor).same(original.file):
+            status, witness = other.status(), original.witness
+            uncut = status.st_size >= original.position and (witness is None or witness.fits(other))
+            earlier = place.modified < original.file.birth <= status.st_mtime_ns
+            return uncut and (earlier or bool(text.read(status.st_size, 1)))
+    return False
 
 
 def _same_beginning(text: Text, size: int, head: bytes, other: Text, source: str, made: int) -> Copy | None:

@@ -7,7 +7,7 @@ look may arrive after it. So the result of a look is certain one batch of events
 from __future__ import annotations
 
 import os
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Final
 
 from ingestd.tail.rotation import codec_of, may_have_been, possible_originals, rotated_from
@@ -39,6 +39,8 @@ class _Name:
     """Made beside a log, perhaps as its copy. It may be anything: if it goes, nothing is said of it."""
     rotated: bool = False
     """Renamed before it was looked at, from where the log is written: it is no copy."""
+    successor: bool = False
+    """Made where a log is written, after what stood there was renamed to a rotation's name."""
 
     def vanished(self, path: str) -> Vanished:
         """It came and went at this path."""
@@ -101,6 +103,8 @@ class Names:
         """Names that were made of late beside a log, by its path, and look like rotations of it."""
         self._late_links: dict[str, list[str]] = {}
         self._link_names: set[str] = set()
+        self._left: set[str] = set()
+        """Paths of logs that are free: what stood there was renamed to a rotation's name."""
         self._examined: set[FileId] = set()
         """Files of which the content was looked at after the last batch of events."""
         self.listed: AbstractSet[str] = frozenset()
@@ -121,6 +125,11 @@ class Names:
     def was_rotated(self, path: str) -> bool:
         """Whether what stands at a path was written as a log there, as events tell, and renamed."""
         return path in self._names and self._names[path].rotated
+
+    def is_successor(self, path: str, file: FileId) -> bool:
+        """Whether this file was made in place of a rotated one. It is no copy, whatever it begins as."""
+        name = self._names.get(path)
+        return name is not None and name.successor and file in {name.file, name.shown}
 
     def has(self, path: str) -> bool:
         """Whether something stands at a path, as far as events tell."""
@@ -144,7 +153,7 @@ class Names:
             self._fresh.discard(path)
         else:
             known = self._names.get(path) or _Name(log)
-            self._names[path] = _Name(log, file, judged=known.copy, copy=known.copy, rotated=known.rotated)
+            self._names[path] = replace(known, log=log, file=file, judged=known.copy, fresh=True, shown=None)
             self._fresh.add(path)
         return None if before is None or before.file == file or not self._unseen(before) else before.vanished(path)
 
@@ -180,7 +189,10 @@ class Names:
         """
         kept = set(present)
         gone = [path for path in self._names if path not in kept and self._log_at(path) == path]
-        return self._drop(path for path in gone if self._names[path] is standing.get(path))
+        vanished = self._drop(path for path in gone if self._names[path] is standing.get(path))
+        beside = set(map(os.path.dirname, self._names)) if self._left else set()
+        self._left = {path for path in self._left if os.path.dirname(path) in beside}
+        return vanished
 
     def replaced(self, directory: str) -> list[Vanished]:
         """Another directory may be here now: what stood at paths in it says nothing of the files there.
@@ -206,9 +218,13 @@ class Names:
                 self._moving.setdefault(cookie, []).append((path, self._take(path)))
                 changes.looks.pop(path, None)
             elif mask & MOVED_TO:
-                self._came(_taken(self._moving, cookie, path) or _taken(late, cookie, path), path, changes)
+                before, name = _taken(self._moving, cookie, path) or _taken(late, cookie, path) or ("", None)
+                self._left.discard(path)
+                self._came(name, path, changes)
+                if self._log_at(before) and may_have_been(os.path.basename(path), os.path.basename(before)):
+                    self._left.add(before)
             elif mask & CREATED:
-                self._created(path, changes)
+                self._created(path, changes, successor=path in self._left)
                 self._linked(path, changes)
             elif mask & DELETED:
                 self._deleted(path, changes)
@@ -244,11 +260,12 @@ class Names:
         else:
             self._renamed(name, path, changes)
 
-    def _created(self, path: str, changes: Changes) -> None:
+    def _created(self, path: str, changes: Changes, *, successor: bool = False) -> None:
+        self._left.discard(path)
         log = self._log_at(path)
         if log is not None:
             self._replaced(path, changes)
-            self._names[path] = _Name(log)
+            self._names[path] = _Name(log, successor=successor)
             changes.looks[path] = None
         elif path in self._names and not self._names[path].fresh:  # else the look may be the newer one
             del self._names[path]
@@ -299,7 +316,7 @@ class Names:
             # What is at the path now need not be what was looked at there.
             changes.looks[new] = name.log
             shown, rotated = name.file or name.shown, name.rotated or not (name.copy or name.judged)
-            self._names[new] = _Name(name.log, judged=name.judged, shown=shown, copy=name.copy, rotated=rotated)
+            self._names[new] = replace(name, file=None, fresh=True, shown=shown, rotated=rotated)
         else:
             changes.moved.append((name.file, new))
             if self._log_at(new) is not None:
@@ -319,6 +336,7 @@ class Names:
         return name
 
     def _deleted(self, path: str, changes: Changes) -> None:
+        self._left.discard(path)
         name = self._names.pop(path, None)
         copy_of = changes.looks.pop(path, None)
         rotated = self._unlinked(path, name or _Name(self._log_at(path) or path), changes)
@@ -348,8 +366,13 @@ class Names:
             changes.vanished.append(name.vanished(path))
 
 
-def _taken(moving: dict[int, list[tuple[str, _Name | None]]], cookie: int, path: str) -> _Name | None:
-    """What was renamed; of several names of one directory, the one that the new name is beside."""
+def _taken(
+    moving: dict[int, list[tuple[str, _Name | None]]], cookie: int, path: str
+) -> tuple[str, _Name | None] | None:
+    """Where from a file was renamed, and what stood there.
+
+    Of several names of one directory, the one that the new name is beside.
+    """
     froms = moving.get(cookie)
     if not froms:
         return None
@@ -358,4 +381,4 @@ def _taken(moving: dict[int, list[tuple[str, _Name | None]]], cookie: int, path:
     froms.remove(beside)
     if not froms:
         del moving[cookie]
-    return beside[1]
+    return beside

@@ -57,7 +57,8 @@ class Rounds:
         called = await self._names_of([place.file for _, place in wanted if place.links > 1])
         alike = await self._alike(wanted, called)
         several = [each for each in alike if len(each) > 1 or each[0][0].generations]
-        heads = await self._thread.ask(partial(self._looks.heads, [place for each in several for _, place in each]))
+        begun = [place for each in several for _, place in each if not self._is_successor(place)]
+        heads = await self._thread.ask(partial(self._looks.heads, begun))
         for batch in zip_longest(*alike):
             await self._examine([each for each in batch if each], called, heads, judge, first)
         heads.clear()
@@ -95,7 +96,9 @@ class Rounds:
                 log, place = each
                 owned = self._files.find(place.file)
                 known = None if owned is None else owned.generation
-                to.append(self._examinations.of(log, place, known, called.get(place.file, ()), heads, first=first(log)))
+                names = called.get(place.file, ())
+                copy = not self._is_successor(place)
+                to.append(self._examinations.of(log, place, known, names, heads, first=first(log), may_be_copy=copy))
 
             await in_turns(batch, ask)
             verdicts = await self._thread.ask(partial(self._looks.examine, asked))
@@ -109,6 +112,9 @@ class Rounds:
                     self._note_head(examined, heads)
 
             await in_turns((each for each in outcome if not _has_changed(each[-1])), take)
+
+    def _is_successor(self, place: Place) -> bool:
+        return self._names.is_successor(place.path, place.file)
 
     def _note_head(self, examined: Examined, heads: Heads) -> None:
         """If that began a generation, files that are examined next are compared with it where they begin alike."""

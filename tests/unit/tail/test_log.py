@@ -27,7 +27,6 @@ from ingestd.tail.facts import (
     Gone,
     Keep,
     Listed,
-    Look,
     Lose,
     Missed,
     Phase,
@@ -191,7 +190,7 @@ def test_a_copy_waits_until_its_original_is_found() -> None:
     log.step(Seen(place(7, 8, modified=200), here=True))
     assert log.step(Examined(copied, Copy("0", 8, plain(8).witness))) == []
     log.step(Listed())
-    assert Look(copied.path, PATH) in log.step(Sought("0", place(7, 0), intact=True))
+    assert Examine(copied) in log.step(Sought("0", place(7, 0), intact=True))
 
 
 def test_what_was_written_to_a_file_that_is_gone_since_it_was_truncated_is_sought() -> None:

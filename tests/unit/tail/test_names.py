@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 from ingestd.tail.file_id import FileId
 from ingestd.tail.names import Names
 from ingestd.tail.vanished import Vanished
 from ingestd.tail.watch import CREATED, DELETED, MOVED_FROM, MOVED_TO
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
 
 PATH = "/d/a.log"
 FILE = FileId(1, 7, 0, "a", "1")
@@ -162,3 +167,31 @@ def test_a_rename_from_before_a_look_says_nothing_of_what_was_seen_there() -> No
     names.heard([(f"{PATH}.1", MOVED_FROM, 1), (moved, MOVED_TO, 1)])
     changes = names.heard([(moved, MOVED_FROM, 2), (f"{PATH}.3", MOVED_TO, 2)])
     assert changes.moved == [(FILE, f"{PATH}.3")]
+
+
+def seen_at(events: list[tuple[str, int, int]], log_at: Callable[[str], str | None] = lambda path: path) -> Names:
+    """After these events, a look showed the file at PATH."""
+    names = Names(log_at, lambda _: False)
+    names.looked(PATH, PATH, FileId(1, 6, 0, "b", "1"))
+    names.heard(events)
+    names.looked(PATH, PATH, FILE)
+    return names
+
+
+def test_what_is_made_where_a_rotated_file_was_is_its_successor_wherever_it_is_renamed_to() -> None:
+    rotated = [(PATH, MOVED_FROM, 5), (f"{PATH}.1", MOVED_TO, 5)]
+    names = seen_at([*rotated, (PATH, CREATED, 0)])
+    assert names.is_successor(PATH, FILE)
+    names.heard([(PATH, MOVED_FROM, 7), (f"{PATH}.1", MOVED_TO, 7)])
+    assert names.is_successor(f"{PATH}.1", FILE)
+    assert not seen_at(rotated).is_successor(PATH, FILE)
+
+
+def test_what_may_be_a_copy_is_no_successor() -> None:
+    """It was renamed into place, or the one before was deleted, or renamed to a name that is none of a rotation."""
+    rotated = [(PATH, MOVED_FROM, 5), (f"{PATH}.1", MOVED_TO, 5)]
+    assert not seen_at([*rotated, ("/d/tmp", MOVED_FROM, 6), (PATH, MOVED_TO, 6)]).is_successor(PATH, FILE)
+    assert not seen_at([(PATH, DELETED, 0), (PATH, CREATED, 0)]).is_successor(PATH, FILE)
+    assert not seen_at([(PATH, MOVED_FROM, 5), ("/d/other", MOVED_TO, 5), (PATH, CREATED, 0)]).is_successor(PATH, FILE)
+    names = seen_at([*rotated, (PATH, CREATED, 0)])
+    assert not names.is_successor(PATH, FileId(1, 6, 0, "b", "1"))
