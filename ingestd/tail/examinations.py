@@ -11,8 +11,9 @@ from ingestd.tail.rotation import date_of, is_rotated_from
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection
 
-    from ingestd.tail.facts import Generation, Place
+    from ingestd.tail.facts import Place
     from ingestd.tail.file_id import FileId
+    from ingestd.tail.generation import Generation
     from ingestd.tail.heads import Heads
     from ingestd.tail.log import Log
     from ingestd.tail.looks import Original

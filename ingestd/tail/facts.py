@@ -1,14 +1,14 @@
-"""Facts that a `Log` is told, commands that it gives, and its generations."""
+"""Facts that a `Log` is told, and commands that it gives."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from enum import Enum
 from typing import TYPE_CHECKING, Final, NamedTuple, TypeAlias
 
 if TYPE_CHECKING:
     from ingestd.daemon.source import End, Loss
     from ingestd.tail.file_id import FileId
+    from ingestd.tail.generation import Generation
     from ingestd.tail.known import Known, Witness
 
 __all__ = [
@@ -17,7 +17,6 @@ __all__ = [
     "DELETED",
     "GONE",
     "LOSS_REASONS",
-    "NOTHING",
     "TAKEN",
     "TRUNCATED",
     "VANISHED",
@@ -37,7 +36,6 @@ __all__ = [
     "Examined",
     "Fact",
     "Forget",
-    "Generation",
     "Gone",
     "Keep",
     "Listed",
@@ -45,7 +43,6 @@ __all__ = [
     "Lose",
     "Missed",
     "Occupied",
-    "Phase",
     "Place",
     "Plain",
     "Read",
@@ -285,77 +282,6 @@ Fact: TypeAlias = (
     | Ended
     | Deleted
 )
-
-
-# Generations.
-
-
-NOTHING: Final = ""
-"""`Generation.copy_of` of an empty file: it may become a log, or a copy."""
-
-
-class Phase(Enum):
-    """How far a generation is."""
-
-    STORED = "stored"
-    """Known from an earlier run, not seen in this one."""
-    SOUGHT = "sought"
-    """Looked for: the file is not where it was, or has other content."""
-    HELD = "held"
-    """Found, and not read until what is older is found, too."""
-    READING = "reading"
-    DONE = "done"
-    """Read to its end. It stays known, so that it is not sent again."""
-
-
-@dataclass(slots=True, eq=False)
-class Generation:
-    """One content of one file. `position`: where its reading begins, or ended."""
-
-    source: str
-    known: Known
-    position: int
-    phase: Phase
-    links: int = 1
-    """Names of its file; 0 once it is buried."""
-    last: bool = False
-    """Nothing more is expected of it."""
-    copy_of: str | None = None
-    """The source, perhaps of another log, that this file repeats up to `position`; `NOTHING` while it is empty."""
-    compared: int = 0
-    """When the file, which repeats another one, had been modified last (ns) as both were compared."""
-    like: str = ""
-    """The path of the log that the one which it repeats is of; empty if it was compared in an earlier run."""
-    moved: bool = False
-    """That one had been modified last at the same time, as if this were it, moved to another file system."""
-    untold: bool = False
-    """Known from an earlier run, and not read in this one. Nobody saw what came after it."""
-    orphaned: bool = False
-    """Its reader died, and the next one did not find it. Nobody saw what was written to it meanwhile."""
-    size: int = 0
-    """Bytes in the file at the last look, whatever its content was then. `known.size` counts this content only."""
-    unexamined: bool = False
-    """Empty in an earlier run, and not examined in this one."""
-    cut: bool = False
-    """Its file was truncated as it was read, or is gone. Others may have been written there and rotated since."""
-    unread_since: int = 0
-    """How often its file, after it was truncated, was truncated again before that was told."""
-    grown: int = 0
-    """Bytes that its file, which is compressed, has more than when it was read to its end, if that is read now."""
-    away: bool = False
-    """Its disk is not there. Only what may be a copy of it waits for that."""
-    sought_again: bool = False
-    """Its content was sought once more: a file seemed to have it, or arrived under a rotation's name."""
-
-    @property
-    def repeats(self) -> bool:
-        """Whether its file repeats another one."""
-        return self.copy_of not in {None, NOTHING}
-
-    @property
-    def may_begin_alike(self) -> bool:
-        """Whether it repeats another one, and may be no copy of that."""
-        return self.repeats and not self.known.apart
 
 
 # Commands.

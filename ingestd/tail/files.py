@@ -9,14 +9,15 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from ingestd.errors import DeadlineExceeded
 from ingestd.retry import Deadline
-from ingestd.tail.facts import Phase
+from ingestd.tail.generation import Phase
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterator
 
-    from ingestd.tail.facts import Generation, Place
+    from ingestd.tail.facts import Place
     from ingestd.tail.file_id import FileId
     from ingestd.tail.finder import TailFinder
+    from ingestd.tail.generation import Generation
     from ingestd.tail.log import Log
     from ingestd.tail.looks import Original
 

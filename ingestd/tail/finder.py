@@ -44,7 +44,6 @@ from ingestd.tail.facts import (
     Lose,
     Missed,
     Occupied,
-    Phase,
     Read,
     Refuse,
     Repeat,
@@ -56,6 +55,7 @@ from ingestd.tail.facts import (
 )
 from ingestd.tail.files import Files
 from ingestd.tail.finished import Finished
+from ingestd.tail.generation import Phase
 from ingestd.tail.kin import Kin
 from ingestd.tail.known import Known, birth_of, printable
 from ingestd.tail.log import Log
@@ -75,8 +75,9 @@ if TYPE_CHECKING:
     from collections.abc import Set as AbstractSet
 
     from ingestd.daemon.source import End, Finder, Sources
-    from ingestd.tail.facts import Command, Fact, Generation, Place, Sought
+    from ingestd.tail.facts import Command, Fact, Place, Sought
     from ingestd.tail.file_id import FileId
+    from ingestd.tail.generation import Generation
     from ingestd.tail.looks import Original, Sighting, Walk
     from ingestd.tail.route import TailRoute
     from ingestd.tail.searching import Search

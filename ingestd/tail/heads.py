@@ -7,14 +7,14 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from ingestd.tail.facts import Phase
+from ingestd.tail.generation import Phase
 from ingestd.tail.known import digest_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from ingestd.tail.facts import Generation
     from ingestd.tail.file_id import FileId
+    from ingestd.tail.generation import Generation
 
 __all__ = ["Heads"]
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 import os
 from typing import TYPE_CHECKING, Final
 
-from ingestd.tail.facts import NOTHING, Phase
+from ingestd.tail.generation import NOTHING, Phase
 from ingestd.tail.known import Known
 from ingestd.tail.listings import Near
 from ingestd.tail.looks import Original
@@ -20,9 +20,10 @@ if TYPE_CHECKING:
     from collections.abc import Set as AbstractSet
 
     from ingestd.daemon.source import Found
-    from ingestd.tail.facts import Generation, Place
+    from ingestd.tail.facts import Place
     from ingestd.tail.file_id import FileId
     from ingestd.tail.files import Files
+    from ingestd.tail.generation import Generation
     from ingestd.tail.globs import Globs
     from ingestd.tail.log import Log
 

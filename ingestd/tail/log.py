@@ -20,7 +20,6 @@ from ingestd.tail.facts import (
     DAMAGED,
     DELETED,
     GONE,
-    NOTHING,
     TRUNCATED,
     Alone,
     Answered,
@@ -37,7 +36,6 @@ from ingestd.tail.facts import (
     Examined,
     Fact,
     Forget,
-    Generation,
     Gone,
     Keep,
     Listed,
@@ -45,7 +43,6 @@ from ingestd.tail.facts import (
     Lose,
     Missed,
     Occupied,
-    Phase,
     Place,
     Plain,
     Read,
@@ -59,8 +56,9 @@ from ingestd.tail.facts import (
     Taken,
     Untold,
 )
+from ingestd.tail.generation import NOTHING, Generation, Phase
 from ingestd.tail.known import Known, birth_between, birth_of, name_source
-from ingestd.tail.rotation import is_rotated_from, is_rotation_of
+from ingestd.tail.rotation import is_rotation_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -217,12 +215,7 @@ class Log:
 
     def misses(self, generation: Generation) -> bool:
         """Whether it is looked for. One that was over in the last run already is where it was, as far as is known."""
-        return self._is_missing(generation) or self._unresolved(generation)
-
-    @staticmethod
-    def _is_missing(generation: Generation) -> bool:
-        stored = generation.phase is Phase.STORED and not generation.known.done
-        return stored or generation.phase is Phase.SOUGHT
+        return generation.is_missing or self._unresolved(generation)
 
     def may_be_copy(self, file: FileId) -> bool:
         """Whether this file seems to have the content of a generation that is looked for, or was truncated."""
@@ -314,8 +307,8 @@ class Log:
         place = place._replace(codec=codec)
         # A compressed file is read whole, unless it is in the making; and read on if it is another one since.
         packed = known.codec and generation.copy_of != NOTHING
-        complete = not _has_changed(known, place) if packed else place.size == generation.position
-        rewritten = complete and not packed and _may_be_rewritten(generation, place)
+        complete = not generation.is_packed_anew(place) if packed else place.size == generation.position
+        rewritten = complete and not packed and generation.is_modified(place)
         complete = complete or self.is_left_out(place.path)
         if rewritten:
             generation.phase = Phase.SOUGHT
@@ -324,7 +317,7 @@ class Log:
             if known.done and complete and generation.copy_of is None:
                 generation.phase = Phase.DONE
                 yield Keep(generation)
-            elif generation.copy_of is None and (self.careful or self._is_cut(generation, place)):
+            elif generation.copy_of is None and (self.careful or generation.is_cut(place)):
                 generation.phase = Phase.SOUGHT
                 yield Seek(generation)
             else:
@@ -356,10 +349,6 @@ class Log:
             generation.last = self.careful or not generation.grown or self._left(place.file)
         return command
 
-    @staticmethod
-    def _is_cut(generation: Generation, place: Place) -> bool:
-        return not generation.known.codec and place.size < max(generation.position, generation.known.size)
-
     def _resume(self, generation: Generation, place: Place) -> Iterator[Command]:
         """Go on with what was found again. What was empty, or a copy, is examined first."""
         if not (generation.position or generation.known.witness or generation.known.begun):
@@ -375,7 +364,7 @@ class Log:
 
     def _is_older_awaited(self, generation: Generation) -> bool:
         older = itertools.takewhile(lambda each: each is not generation, self.generations)
-        return any(each.phase is Phase.HELD or (self._is_missing(each) and not each.away) for each in older)
+        return any(each.phase is Phase.HELD or (each.is_missing and not each.away) for each in older)
 
     def _may_follow_unknown(self, generation: Generation, place: Place) -> bool:
         """Whether files that nobody knows may have come before what is in this one, of which nothing was read."""
@@ -445,7 +434,7 @@ class Log:
         emptied = known is None and bool(self.generations) and not place.size and 0 < born < place.modified
         if known is not None:
             known.unexamined = False
-        if known is not None and self._is_rewritten(known, examined.verdict):
+        if known is not None and known.is_rewritten(examined.verdict):
             yield from self._seek_what_it_held(known)
             return
         match self._verdict(examined):
@@ -637,7 +626,7 @@ class Log:
         original = self.named(copy.of)
         if original is None:
             yield Look(place.path, asked)  # its end was told meanwhile
-        elif original.phase is Phase.DONE and place.codec and original.known.done and not self._waits(original):
+        elif original.phase is Phase.DONE and place.codec and original.known.done and not original.waits:
             # Compressed after it was read. Lines that came too late for it may be here.
             compressed = self._add(place, original.position, original.known.witness, Phase.DONE)
             yield self._read(compressed)
@@ -677,35 +666,17 @@ class Log:
             if not fact.apart:
                 yield Await(place)
 
-    @staticmethod
-    def _waits(generation: Generation) -> bool:
-        """Whether it repeats another file, and is not known to be a copy of that."""
-        return generation.may_begin_alike and generation.phase is Phase.DONE
-
     def _confirm_copies(self, gone: Gone) -> Iterator[Command]:
         for each in self.generations:
             if each.copy_of != gone.source:
                 continue
-            alike = not gone.after and self._may_only_begin_as(gone, each)
+            alike = not gone.after and each.may_only_begin_as(gone)
             if alike and (each.position < gone.read or not (gone.buried or each.moved)):
                 yield self._read_whole(each)
             elif not (alike and gone.buried):
                 each.copy_of = gone.after or None
                 each.known = each.known._replace(copy_of=gone.after)
                 yield Keep(each)
-
-    def _may_only_begin_as(self, gone: Gone, repeated: Generation) -> bool:
-        """Whether a file of this log may be no copy of another log's: its name is none of a copy."""
-        known, names = repeated.known, (os.path.basename(self.path), os.path.basename(gone.log))
-        akin = gone.log == self.path or is_rotation_of(*names) or is_rotated_from(known.path, gone.log)
-        return not (akin or known.apart or known.codec)
-
-    def _is_rewritten(self, repeated: Generation, verdict: Verdict) -> bool:
-        """Whether a file that may be a copy of another log's has other content. It waited, and is called like none."""
-        other = isinstance(verdict, Empty) or (isinstance(verdict, Plain) and not verdict.goes_on)
-        names = os.path.basename(self.path), os.path.basename(repeated.like or self.path)
-        akin = repeated.like == self.path or is_rotation_of(*names) or is_rotation_of(*reversed(names))
-        return other and self._waits(repeated) and bool(repeated.like) and not (akin or repeated.known.codec)
 
     def _seek_what_it_held(self, repeated: Generation) -> Iterator[Command]:
         """So it was a log of its own, which was truncated. What it had is read in a copy, or lost."""
@@ -769,7 +740,7 @@ class Log:
             return
         self.asked = newest.source
         for generation in self.generations:
-            lost_sight = generation is newest or generation.copy_of == NOTHING or self._waits(generation)
+            lost_sight = generation is newest or generation.copy_of == NOTHING or generation.waits
             if lost_sight and generation.phase is not Phase.SOUGHT:
                 yield Seek(generation)
 
@@ -788,7 +759,7 @@ class Log:
         unheard_of = any(place.file not in self._waiting for place in met)
         self._waiting |= {place.file: place for place in met}  # it may have been seen before, elsewhere
         held = generation.phase is Phase.HELD and generation.copy_of is None
-        if (held or (found.at is None and self._waits(generation))) and self._is_elsewhere(found):
+        if (held or (found.at is None and generation.waits)) and self._is_elsewhere(found):
             generation.phase = Phase.SOUGHT
             self._waiting.pop(generation.known.file, None)
         if generation.phase is Phase.SOUGHT:
@@ -886,7 +857,7 @@ class Log:
             return
         else:
             after = self.of(rest.file)
-            if after is None or (after.copy_of is None and self._is_missing(after)):
+            if after is None or (after.copy_of is None and after.is_missing):
                 # That file was overwritten: what it held is looked for, too, and this is in it now.
                 after = self._add(rest, position, known.witness, Phase.DONE, instead_of=generation)
             self._copies.pop(rest.file, None)
@@ -1031,14 +1002,3 @@ class Log:
         generation.phase, generation.links = Phase.DONE, 0
         generation.known = generation.known._replace(done=True)
         yield Bury(generation)
-
-
-def _may_be_rewritten(generation: Generation, place: Place) -> bool:
-    """Whether what was read to its end was modified since, and is as long as before."""
-    over = generation.known.done and generation.copy_of is None and generation.phase in {Phase.STORED, Phase.DONE}
-    return over and 0 < generation.known.modified < place.modified
-
-
-def _has_changed(known: Known, place: Place) -> bool:
-    """Whether a compressed file was written to since it was read to its end."""
-    return bool(known.read_size) and (known.read_size, known.read_modified) != (place.size, place.modified)

@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING, Final
 
 from ingestd.logs import get_logger
 from ingestd.tail.directories import watch_toward
-from ingestd.tail.facts import Deleted, Phase
+from ingestd.tail.facts import Deleted
+from ingestd.tail.generation import Phase
 from ingestd.tail.rotation import CODECS
 from ingestd.tail.watch import (
     ATTRIBUTES,

@@ -18,8 +18,9 @@ from ingestd.retry import Deadline
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
-    from ingestd.tail.facts import Generation, Place
+    from ingestd.tail.facts import Place
     from ingestd.tail.file_id import FileId
+    from ingestd.tail.generation import Generation
     from ingestd.tail.log import Log
 
 __all__ = ["PATIENCE", "Due", "LookThread", "in_turns"]

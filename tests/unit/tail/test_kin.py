@@ -5,9 +5,10 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from ingestd.tail import kin as kin_module
-from ingestd.tail.facts import Copy, Empty, Examined, Phase, Plain, Read, Repeated
+from ingestd.tail.facts import Copy, Empty, Examined, Plain, Read, Repeated
 from ingestd.tail.file_id import FileId
 from ingestd.tail.files import Files
+from ingestd.tail.generation import Phase
 from ingestd.tail.globs import Globs
 from ingestd.tail.kin import Families, Kin
 from ingestd.tail.known import Sample, Witness

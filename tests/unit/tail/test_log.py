@@ -11,7 +11,6 @@ from ingestd.tail.facts import (
     CONCLUDED,
     DELETED,
     GONE,
-    NOTHING,
     TAKEN,
     TRUNCATED,
     Answered,
@@ -29,7 +28,6 @@ from ingestd.tail.facts import (
     Listed,
     Lose,
     Missed,
-    Phase,
     Place,
     Plain,
     Read,
@@ -40,6 +38,7 @@ from ingestd.tail.facts import (
     Untold,
 )
 from ingestd.tail.file_id import FileId
+from ingestd.tail.generation import NOTHING, Phase
 from ingestd.tail.known import Known, Sample, Witness, birth_of, name_source
 from ingestd.tail.log import Log
 

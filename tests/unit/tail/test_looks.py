@@ -20,13 +20,12 @@ from ingestd.tail.facts import (
     Copy,
     Empty,
     Examined,
-    Generation,
-    Phase,
     Place,
     Plain,
     Refused,
 )
 from ingestd.tail.file_id import FileId, identify
+from ingestd.tail.generation import Generation, Phase
 from ingestd.tail.globs import Globs
 from ingestd.tail.known import Known, Sample, Witness
 from ingestd.tail.listings import Near
