@@ -21,22 +21,17 @@ from ingestd.retry import Deadline
 from ingestd.tail import awaited
 from ingestd.tail.awaited import Awaited
 from ingestd.tail.directories import Directories
-from ingestd.tail.examinations import COMPRESSING, DOUBT, DOUBTS_MOST, Examinations
+from ingestd.tail.examinations import Examinations
 from ingestd.tail.facts import (
     DAMAGED,
     TAKEN,
     VANISHED,
-    Alone,
-    Answered,
     Await,
     Bury,
     Conclude,
-    Copy,
     Deleted,
-    Doubtful,
     Ended,
     Examine,
-    Examined,
     Forget,
     Gone,
     Keep,
@@ -47,7 +42,6 @@ from ingestd.tail.facts import (
     Read,
     Refuse,
     Repeat,
-    Repeated,
     Seek,
     Seen,
     Taken,
@@ -59,14 +53,15 @@ from ingestd.tail.generation import Phase
 from ingestd.tail.kin import Kin
 from ingestd.tail.known import Known, birth_of, printable
 from ingestd.tail.log import Log
-from ingestd.tail.looks import LEADS_NOWHERE, Examination, Looks, Unreadable
+from ingestd.tail.looks import LEADS_NOWHERE, Looks
 from ingestd.tail.names import Names
 from ingestd.tail.news import GRAIN, News
-from ingestd.tail.rotation import codec_of, is_numbered, is_rotated_from, possible_originals
+from ingestd.tail.rotation import codec_of, is_rotated_from, possible_originals
 from ingestd.tail.rounds import Rounds
 from ingestd.tail.thread import PATIENCE, Due, LookThread, in_turns
 from ingestd.tail.troubles import Troubles
 from ingestd.tail.vanished import Unseen
+from ingestd.tail.verdicts import Verdicts
 from ingestd.tail.watches import SETTLE, SETTLE_IN_STREAMS, Watches
 from ingestd.tail.ways import Ways
 
@@ -94,9 +89,6 @@ _SPARE_MOST: Final = 5.0
 
 _LOOKS_BEFORE_READING: Final = 5
 _ROUNDS: Final = 5
-
-_EXAMINED_AT_ONCE: Final = 256
-"""So many files are examined until directories that came meanwhile are watched. What goes there before is not known."""
 
 _UNSEEN_MOST: Final = 256
 """So many logs without a file are kept only because files of theirs may be there unseen."""
@@ -160,7 +152,7 @@ class TailFinder:
         self._ways = Ways()
         self._kin = Kin(self._logs, self._ways.through, self._files, self._latest, route.rotated_globs, once=once)
         taken = self._files.taken_before
-        self._names = Names(self._log_at, self._is_read, lambda path: taken(self, path) is not None)
+        self._names = Names(self.log_at, self._is_read, lambda path: taken(self, path) is not None)
         self._due = Due()
         self._watches = Watches(route, self._due.woken.set)
         self._awaited = Awaited(self._watches, self._files)
@@ -182,9 +174,12 @@ class TailFinder:
             self._files,
             self._unseen,
             self._due,
-            self._log_at,
+            self.log_at,
         )
         self._examinations = Examinations(route, partial(self._files.originals, self), once=once)
+        self._verdicts = Verdicts(
+            self, self._examinations, self._names, self._files, self._kin, self._awaited, self._troubles, self._due
+        )
         self._rounds = Rounds(self._examinations, self._looks, self._thread, self._kin, self._names, self._files)
         self._finished = Finished()
         self._sources: Sources
@@ -221,7 +216,7 @@ class TailFinder:
             known = Known.from_detail(position.detail)
         except ValueError as error:
             raise WrongDetail(position.source, str(error)) from None
-        log = self._log(known.log)
+        log = self.log(known.log)
         generation = log.restore(position.source, position.position, known)
         self._log_of[position.source] = log
         if known.path in log.written_at:
@@ -387,7 +382,7 @@ class TailFinder:
 
     def _look_at_troubles(self) -> None:
         for path in self._troubles.paths:
-            if self._log_at(path) == path:
+            if self.log_at(path) == path:
                 self._due.look(path, None)
 
     async def _look_at_what_waits(self) -> None:
@@ -423,7 +418,7 @@ class TailFinder:
         for log, place in self._awaited.still(time.monotonic()):
             copy = log.of(place.file)
             if copy is not None and copy.copy_of:
-                self._want_examination(log, place)
+                self._verdicts.want(log, place)
 
     def _look_at_log(self, log: Log) -> None:
         self._unseen.seek(log)
@@ -488,7 +483,7 @@ class TailFinder:
     async def _take_listed(self, found: Walk) -> None:
         if self._first_pass:  # whose a file is depends on where the links of the tails before this one lead
             for sighting in found.sightings:
-                if sighting.through and self._log_at(sighting.path) == sighting.path:
+                if sighting.through and self.log_at(sighting.path) == sighting.path:
                     self._lead(sighting.path, sighting.through)
             await self._files.led(self, PATIENCE)
         if not self._first_pass:  # nobody told of what is new here: its directory is, or events are missing
@@ -513,17 +508,26 @@ class TailFinder:
         if self._finished.is_recent(generation.source):
             self._store(generation)
 
-    def _log_at(self, path: str) -> str | None:
+    def log_at(self, path: str) -> str | None:
         """The log that a file made at this path is of: the path's own, or one that leads there through links."""
         if self.matches(path) and not self._files.taken_before(self, path):
             return path
         return self._ways.log_of(path)
 
+    def has_log(self, path: str) -> bool:
+        """Whether something is known of a log at this path."""
+        return path in self._logs
+
+    def search_what_went(self, log: Log, place: Place) -> None:
+        """A file went before it was examined, and no event said where to."""
+        self._unseen.search(log, place.modified - 1 if log.generations else self._unseen.all_known)
+
     def _is_read(self, file: FileId) -> bool:
         owned = self._files.find(file)
         return owned is not None and owned.generation.copy_of is None
 
-    def _log(self, path: str) -> Log:
+    def log(self, path: str) -> Log:
+        """The log of this path, which is new if none is known."""
         log = self._logs.get(path)
         if log is None:
             new_since = self._new_since or self._unseen.new_since(path)
@@ -544,10 +548,12 @@ class TailFinder:
                 await self._look_at(due)
                 # With what was to be examined before: the oldest of them all comes first.
                 for log, place in self._due.examinations.values():
-                    self._examine_next(due, log, place)
+                    self._verdicts.want_next(due, log, place)
                 self._due.examinations = {}
             if due.examinations:
-                await self._rounds.make(self._oldest(due.examinations.values()), self._judged, self._were_before)
+                wanted: Collection[tuple[Log, Place]] = due.examinations.values()
+                oldest = wanted if self._first_pass else self._verdicts.oldest(wanted)
+                await self._rounds.make(oldest, self._verdicts.judged, self._were_before)
             if due.seeks:
                 await self._seek(due)
             if due.looks or due.examinations:
@@ -572,15 +578,6 @@ class TailFinder:
         self._unseen.know_all(until)
         if not (self._withholding or self._unseen.waits):
             self._sources.found_all(until / 1e9)
-
-    def _oldest(self, wanted: Collection[tuple[Log, Place]]) -> Collection[tuple[Log, Place]]:
-        """Of many files, those that are examined now. The others are to be examined next, with what comes meanwhile."""
-        if self._first_pass or len(wanted) <= _EXAMINED_AT_ONCE:
-            return wanted
-        by_age = self._examinations.by_age(wanted)
-        for log, place in by_age[_EXAMINED_AT_ONCE:]:
-            self._examine_next(self._due, log, place)
-        return by_age[:_EXAMINED_AT_ONCE]
 
     def _were_before(self, log: Log) -> bool:
         """Whether a log's files were there before the tail: `start` is meant for them."""
@@ -634,70 +631,11 @@ class TailFinder:
     def _sightings(self, paths: tuple[str, ...]) -> list[Sighting]:
         return [self._looks.look(path) for path in paths]
 
-    def _judged(self, log: Log, wanted: Examination, examined: Examined | None) -> None:
-        self._tell_judged(log, wanted, examined)
-        self.apply(log, Answered(wanted.place.file))
-
-    def _tell_judged(self, log: Log, wanted: Examination, examined: Examined | None) -> None:
-        doubts = self._examinations.take_doubts(wanted.place.file)
-        if wanted.in_the_making and wanted.place.codec:
-            self._call_later(COMPRESSING, self._due.look, wanted.place.path, None)
-        owner = self._owner(log, wanted.place)
-        if owner is None:
-            return
-        finder, log = owner
-        self._names.examined(wanted.place.file)
-        if examined is not None and examined.place.path != wanted.place.path:
-            self._found_at(log, examined.place)
-        if examined is None:  # events say where it went, or else a search
-            since = wanted.place.modified - 1 if log.generations else self._unseen.all_known
-            finder._unseen.search(log, since)  # noqa: SLF001 - one of its kind
-            return
-        if isinstance(examined.verdict, Doubtful):
-            self._examinations.doubt(examined.place.file, doubts + 1)
-            self._call_later(DOUBT / DOUBTS_MOST, self._due.look, examined.place.path, log.path)
-            return
-        if isinstance(examined.verdict, Copy):
-            original = self._files.log_of(examined.verdict.of)
-            if original is None:  # its end was told meanwhile
-                self._due.look(examined.place.path, log.path)
-                return
-            if self._is_alone(log, examined.place, examined.verdict):
-                finder.apply(log, Alone(examined.place.file))
-                return
-            # What is lost with a copy is told of its original. One that is plain and not sure may be none.
-            self._names.judge(examined.place.path, judged=examined.verdict.sure or bool(examined.place.codec))
-            examined, (finder, log) = replace(examined, asked=log.path), original
-        finder.apply(log, examined)
-        if isinstance(examined.verdict, Unreadable):  # it may be given to us without being modified
-            self._examinations.take_back(wanted.place.file)
-
-    def _is_alone(self, log: Log, place: Place, copy: Copy) -> bool:
-        """Whether what repeats another file does so for too long to be a copy in the making."""
-        known = log.of(place.file)
-        repeats = known is not None and known.repeats
-        return copy.sure and repeats and self._awaited.is_still(place.file, time.monotonic())
-
-    def _owner(self, log: Log, place: Place) -> tuple[TailFinder, Log] | None:
-        """Whose an examined file is, which was met by this log; None: another one's, by another of its names."""
-        owned = self._files.find(place.file)
-        if owned is not None and owned.log is not log:
-            if owned.generation.copy_of is None:
-                self._note_second_name({log.path, place.path}, owned.log)
-                return None
-            return owned.finder, owned.log
-        if owned is None and place.links > 1 and self._withheld_by(place.file) not in {None, log}:
-            return None  # that one looks for what is older
-        return self, log
-
-    def _withheld_by(self, file: FileId) -> Log | None:
+    def withheld_by(self, file: FileId) -> Log | None:
         """The log that keeps a file waiting."""
         return next((log for log in self._withholding if log.holds_back(file) or log.may_be_copy(file)), None)
 
-    def _call_later(self, delay: float, call: Callable[..., None], *arguments: object) -> None:
-        asyncio.get_running_loop().call_later(delay, call, *arguments)
-
-    def _found_at(self, log: Log, place: Place) -> None:
+    def found_at(self, log: Log, place: Place) -> None:
         """A file was found where nobody saw it go."""
         self._stands_at(place.path, log.path, place.file)
 
@@ -734,7 +672,7 @@ class TailFinder:
         def meet(sought: Sought) -> None:
             for place in (sought.at, sought.rest):
                 if place is not None:
-                    self._found_at(due.logs[sought.source], place)
+                    self.found_at(due.logs[sought.source], place)
 
         await in_turns(found, meet)  # before the events since then are heard
         self._news.hear()  # what is not found may just have been moved away
@@ -759,7 +697,7 @@ class TailFinder:
         """A look, and the log of a file there where it is not the one of the path."""
         sighting, of = looked
         path, place = sighting.path, sighting.place
-        own = self._log_at(path)
+        own = self.log_at(path)
         if own == path:
             self._note_way(sighting)
             if path in sighting.through:
@@ -781,11 +719,11 @@ class TailFinder:
         if owned is not None:
             self._seen_again(owned.finder, owned.log, path, place)
         elif of is not None and of != path:
-            self.apply(self._log(of), Seen(place, here=False))
-        elif place.links > 1 and (waiting := self._withheld_by(place.file)) is not None:
+            self.apply(self.log(of), Seen(place, here=False))
+        elif place.links > 1 and (waiting := self.withheld_by(place.file)) is not None:
             self.apply(waiting, Seen(place, here=False))
         elif own is not None:
-            self.apply(self._log(own), Seen(place, here=own == path))
+            self.apply(self.log(own), Seen(place, here=own == path))
         elif self.matches(path):
             self._belongs(path, self._files.taken_before(self, path))
 
@@ -819,7 +757,7 @@ class TailFinder:
                 log.leads_elsewhere(before[-1])
                 self._unseen.search(log)
             elif not self._first_pass:
-                self._unseen.search(self._log(sighting.path), self._unseen.all_known)
+                self._unseen.search(self.log(sighting.path), self._unseen.all_known)
 
     def _belongs(self, path: str, finder: TailFinder | None) -> None:
         if finder is not None and not self._once:  # in a run with an end, it would be one that failed
@@ -829,7 +767,7 @@ class TailFinder:
         finder.apply(log, Seen(place, here=log.path == path))
         other = self._logs.get(path)
         if not is_rotated_from(path, log.path):
-            self._note_second_name({path, place.path}, log)
+            self._kin.name_also({path, place.path}, log.path)
         if other is not None and other is not log:
             self.apply(other, Occupied(place.file))
         if finder is not self and self.matches(path):
@@ -862,13 +800,13 @@ class TailFinder:
         match command:
             case Look(path, asked) if asked:
                 finder = self._files.taker(path) or self
-                finder._due.look(path, None if finder._log_at(path) else asked)  # noqa: SLF001 - one of its kind
+                finder._due.look(path, None if finder.log_at(path) else asked)  # noqa: SLF001 - one of its kind
             case Look(path):
                 self._due.look(path, log.path)
             case Examine(place):
-                self._want_examination(log, place)
+                self._verdicts.want(log, place)
             case Repeat(place, copy, asked):
-                self._repeat(log, place, copy, asked)
+                self._verdicts.repeat(log, place, copy, asked)
             case Seek(generation):
                 self._due.seeks[generation.source] = generation
                 self._due.logs[generation.source] = log
@@ -899,39 +837,11 @@ class TailFinder:
             case Await(place):
                 self._await(log, place)
             case Refuse(place, reason):
-                self._examinations.refuse(place, reason)
-                self._tell_refused(place, reason)
+                self._verdicts.refuse(place, reason)
             case Untold(generation):
                 self._due.untold.append((generation.known.path, generation.position))
             case Lose(loss):
                 self._sources.lost(replace(loss, thing=printable(loss.thing)))
-
-    def _repeat(self, original: Log, place: Place, copy: Copy, asked: str) -> None:
-        """Tell the log that knows the copy; if none does, the one of its path, or which it is a rotation of."""
-        owned, taker = self._files.find(place.file), self._files.taker(place.path)
-        if owned is None:
-            finder = taker or self
-            rotated = asked if asked in self._logs and is_rotated_from(place.path, asked) else original.path
-            log = finder._log(finder._log_at(place.path) or rotated)  # noqa: SLF001 - one of its kind
-        else:
-            finder, log = owned.finder, owned.log
-        apart = taker is None and log is original and not (log.stands(place.file) or self._may_be_new(log, place, copy))
-        if owned is not None and owned.generation.copy_of:
-            apart = owned.generation.known.apart  # as it was when it was met, wherever it is by now
-        finder.apply(log, Repeated(place, copy, apart, original.path))
-
-    def _may_be_new(self, log: Log, place: Place, copy: Copy) -> bool:
-        """Whether a file was written as a log, though it begins as another one does.
-
-        Events told that it was renamed from where its log is written; or that other one was rotated before this one was
-        made, and this one has less than it, or is called like the next rotation.
-        """
-        original = log.named(copy.of)
-        if original is None or not copy.later or log.stands(original.known.file):
-            return self._names.was_rotated(place.path)
-        named_after = os.path.basename(place.path).startswith(os.path.basename(original.known.path))
-        next_one = is_numbered(place.path, log.path) and not named_after
-        return copy.unfinished or next_one or self._names.was_rotated(place.path)
 
     def _store(self, generation: Generation) -> None:
         detail = generation.known.to_detail()
@@ -972,33 +882,6 @@ class TailFinder:
             rank=birth_of(generation.source),
             last=generation.last,
         )
-
-    def _want_examination(self, log: Log, place: Place) -> None:
-        if reason := self._examinations.why_refused(place):
-            self._tell_refused(place, reason)
-            self.apply(log, Answered(place.file))
-            return
-        self._examine_next(self._due, log, place)
-
-    def _tell_refused(self, place: Place, reason: str) -> None:
-        self._names.judge(place.path, judged=True)
-        # An empty file that was compressed to while nothing ran is no trouble: its content was read, or is sought.
-        if place.codec or not codec_of(place.path):
-            self._troubles.tell(place.path, reason)
-
-    def _examine_next(self, due: Due, log: Log, place: Place) -> None:
-        """For the log that asked first. Another one knows the file by a second name."""
-        other, _ = due.examinations.get(place.file, (log, place))
-        if other is log:
-            due.examinations[place.file] = log, place
-        else:
-            self._note_second_name({log.path, place.path}, other)
-            self.apply(log, Answered(place.file))
-
-    def _note_second_name(self, names: set[str], log: Log) -> None:
-        """A file of a log has other names, too. Copies of it may be called like rotations of these."""
-        for path in names - {log.path}:
-            self._kin.name(path, log.path)
 
     def _await(self, log: Log, place: Place) -> None:
         self._names.judge(place.path, judged=True)

@@ -77,6 +77,11 @@ class Kin:
         if len(names) > _NAMES_MOST:
             self._drop_name(next(name for name in names if name != log), log)
 
+    def name_also(self, paths: AbstractSet[str], log: str) -> None:
+        """A file of a log has these names, too. Copies of it may be called like rotations of them."""
+        for path in paths - {log}:
+            self.name(path, log)
+
     def unname(self, log: str) -> None:
         """No file may hold a copy of this log any more. Safe for a log that has no name."""
         for path in [*self._names.get(log, ())]:

@@ -24,6 +24,7 @@ from ingestd.tail import finder as finder_module
 from ingestd.tail import finished as finished_module
 from ingestd.tail import looks as looks_module
 from ingestd.tail import thread as thread_module
+from ingestd.tail import verdicts as verdicts_module
 from ingestd.tail import watches as watches_module
 from ingestd.tail.examinations import DOUBT
 from ingestd.tail.looks import Looks
@@ -179,7 +180,7 @@ async def test_a_directory_that_comes_while_many_files_are_examined_does_not_wai
     follow: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     # On half a core, 14,292 files were lost without a word: they were gone before their directories were watched.
-    monkeypatch.setattr(finder_module, "_EXAMINED_AT_ONCE", 2)
+    monkeypatch.setattr(verdicts_module, "_EXAMINED_AT_ONCE", 2)
     new = tmp_path / "new"
 
     class Busy(ListingLooks):
