@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import errno
 import os
 import signal
 import sys
@@ -79,7 +80,9 @@ def main(given: Sequence[str] | None = None) -> int:
         )
         _run(settings, arguments.ready_fd, arguments.parent_fd)
     except (IngestdError, OSError, ValueError) as error:
-        sys.stderr.write(f"ingestd broker: {error}\n")
+        full = isinstance(error, OSError) and error.errno == errno.ENOSPC
+        said = f"{arguments.data}: {os.strerror(errno.ENOSPC)}; make room there" if full else error
+        sys.stderr.write(f"ingestd broker: {said}\n")
         return 2
     return 0
 

@@ -53,7 +53,7 @@ of_topic = click.option("--topic", "-t", metavar="TOPIC", required=True)
 @click.option(
     "--once",
     is_flag=True,
-    help="Take every file to its present end, then exit. A last line without newline counts as whole.",
+    help="Take every file to its present end, then exit.",
 )
 @click.option(
     "--engine", type=click.Choice(["local", "spark"]), default="local", help="Workers here, or on Spark's executors."
@@ -86,7 +86,8 @@ def check(config: Path) -> None:
     """Say what is wrong with a configuration.
 
     CONFIG is the configuration file (TOML). Nothing is started, and no broker is asked. Stored positions that a start
-    would refuse are refused. Files that no tail takes, and what this user can not read or write now, are warnings.
+    would refuse are refused. Files that no tail takes, what this user can not read or write now, and a full disk are
+    warnings.
     """
     from ingestd.cli.check import check_directories, check_positions, warnings
     from ingestd.cli.configured import load_configuration, route_kinds

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from ingestd.cli.configured import route_kinds
 from ingestd.daemon.positions import PositionFile, PositionsUnavailable
 from ingestd.daemon.source import Surroundings
-from ingestd.daemon.state_files import unusable
+from ingestd.daemon.state_files import nearest, unusable, without_room
 from ingestd.errors import ConfigurationError, IngestdError
 
 if TYPE_CHECKING:
@@ -27,7 +27,7 @@ def check_directories(configuration: Configuration) -> None:
     Raises `ConfigurationError`, naming the key.
     """
     for key, directory in _directories(configuration):
-        there = _nearest(directory)
+        there = nearest(directory)
         if not there.is_dir():
             raise ConfigurationError(f"{configuration.file}: {key}: {there} is not a directory; expected one")
 
@@ -60,11 +60,12 @@ def _no_client(cluster: str) -> Client:
 def warnings(configuration: Configuration) -> Iterator[str]:
     """What keeps a start of this user from doing all that is configured. Another user may be allowed more."""
     for key, directory in _directories(configuration):
-        there = _nearest(directory)
+        there = nearest(directory)
         if not os.access(there, os.R_OK | os.W_OK | os.X_OK):
             doing = "written" if there == directory else "created"
             yield f"{key}: {directory} can not be {doing} by this user"
     yield from unusable(configuration)
+    yield from without_room(configuration)
     for name, cluster in configuration.clusters.items():
         if not cluster.embedded:
             try:
@@ -83,8 +84,3 @@ def _directories(configuration: Configuration) -> Iterator[tuple[str, Path]]:
     for name, cluster in configuration.clusters.items():
         if cluster.embedded and cluster.data is not None:
             yield f"clusters.{name}.data", cluster.data
-
-
-def _nearest(path: Path) -> Path:
-    """The path, or the nearest above it that is there."""
-    return next(each for each in (path, *path.parents) if os.path.lexists(each))

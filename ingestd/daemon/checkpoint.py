@@ -56,6 +56,11 @@ class Checkpoint:
         self._since: float | None = None
         self._hurried = False
 
+    @property
+    def failing_seconds(self) -> float:
+        """For how long positions could not be stored, up to now; 0.0 if they could at the last attempt."""
+        return 0.0 if self._since is None else time.monotonic() - self._since
+
     def keep_elsewhere(self, route: str, keeper: PositionKeeper) -> None:
         """Let `keeper` have what is to be stored of a route from now on."""
         self._elsewhere[route] = keeper

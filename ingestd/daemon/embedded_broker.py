@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from ingestd.checks import address_text
 from ingestd.daemon.processes import ChildProcess, spawn
+from ingestd.daemon.state_files import write_whole
 from ingestd.errors import IngestdError
 from ingestd.logs import get_logger
 from ingestd.retry import Backoff, Deadline
@@ -105,10 +106,7 @@ class EmbeddedBroker:
         """Write `clusters/NAME.address` for tools and pipelines that look for the broker."""
         directory = self._state / "clusters"
         directory.mkdir(mode=0o700, exist_ok=True)
-        fresh = directory / f".{self._settings.name}.address"
-        fresh.write_text(self.address + "\n")
-        fresh.chmod(0o600)
-        fresh.rename(directory / f"{self._settings.name}.address")
+        write_whole(directory / f"{self._settings.name}.address", self.address + "\n")
 
     def _exited(self, how: str, lived: float) -> None:
         if self._closing:

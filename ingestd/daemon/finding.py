@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from ingestd.daemon.intake import IntakeNews
     from ingestd.daemon.positions import PositionStore
     from ingestd.daemon.source import End, Finder, Found, Loss, Route
-    from ingestd.daemon.status import NotTaken
+    from ingestd.daemon.status import GoneSource, NotTaken
     from ingestd.tasks import TaskOwner
 
 __all__ = ["Finding"]
@@ -166,6 +166,14 @@ class Finding:
     def not_taken(self, route: str) -> Sequence[NotTaken]:
         """The last files of a route that are not taken, oldest first."""
         return self._intakes[route].not_taken if route in self._intakes else ()
+
+    def gone(self, route: str) -> Sequence[GoneSource]:
+        """The last sources of a route that are gone or were cut off while nobody read them, oldest first."""
+        return self._intakes[route].last_gone if route in self._intakes else ()
+
+    def waiting(self, route: str) -> int:
+        """How many sources of a route wait, because they may be copies of others."""
+        return self._intakes[route].waiting if route in self._intakes else 0
 
     def problem(self, route: str) -> str | None:
         """Why a route's sources can not be looked for now; None if they can."""

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import os
+from collections import deque
 from dataclasses import replace
 from datetime import UTC, datetime
 from itertools import islice
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from ingestd.daemon.positions import PositionsLocked, PositionsUnavailable
-from ingestd.daemon.status import NotTaken
+from ingestd.daemon.status import GoneSource, NotTaken
 from ingestd.logs import get_logger
 
 if TYPE_CHECKING:
@@ -34,6 +35,9 @@ FORGETTING_PAUSE: Final = 0.05
 
 NOT_TAKEN_SHOWN: Final = 100
 """How many files of a route that are not taken /status shows: the last ones."""
+
+GONE_SHOWN: Final = 100
+"""The same of sources that are gone."""
 
 
 class IntakeNews(Protocol):
@@ -86,6 +90,7 @@ class Intake:
         """The rows that were stored at the start and that the finder has not named yet."""
         self._missing = stored.missing
         self._not_taken: dict[str, NotTaken] = {}
+        self._gone: deque[GoneSource] = deque(maxlen=GONE_SHOWN)
         self.problem: str | None = None
         """Why the finder can not look for sources now."""
 
@@ -98,6 +103,16 @@ class Intake:
     def not_taken(self) -> Sequence[NotTaken]:
         """What is not taken, as far as is known: the last ones, oldest first."""
         return tuple(self._not_taken.values())
+
+    @property
+    def last_gone(self) -> Sequence[GoneSource]:
+        """What is gone or was cut off while nobody read it: the last ones, oldest first."""
+        return tuple(self._gone)
+
+    @property
+    def waiting(self) -> int:
+        """How many sources wait, because they may be copies of others."""
+        return self._finder.waiting
 
     async def scan(self) -> None:
         """One complete pass. Returns when everything that it found was given to its owners."""
@@ -189,7 +204,7 @@ class Intake:
         word = self.route.words.thing
         self._log.warning(f"{word} not taken", **{word: thing, "reason": reason})
         self._not_taken.pop(thing, None)
-        self._not_taken[thing] = NotTaken(datetime.now(UTC).isoformat(timespec="seconds"), thing, reason)
+        self._not_taken[thing] = NotTaken(_now(), thing, reason)
         if len(self._not_taken) > NOT_TAKEN_SHOWN:
             del self._not_taken[next(iter(self._not_taken))]
         self._news.untakeable(self.route, thing, reason)
@@ -206,9 +221,11 @@ class Intake:
         """See `Sources`."""
         self._news.overflowed(self.route)
 
-    def gone(self, sources: int) -> None:
+    def gone(self, read_to: Sequence[tuple[str, int]]) -> None:
         """See `Sources`."""
-        self._news.gone(self.route, sources)
+        now = _now()
+        self._gone += (GoneSource(now, _printable(name), position) for name, position in read_to)
+        self._news.gone(self.route, len(read_to))
 
     def leased(self, until: float) -> None:
         """See `Sources`."""
@@ -241,6 +258,10 @@ class Intake:
             self._missing.discard(source)
             return None  # storing it ends its absence
         return row
+
+
+def _now() -> str:
+    return datetime.now(UTC).isoformat(timespec="seconds")
 
 
 def _printable(text: str) -> str:

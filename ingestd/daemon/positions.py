@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import math
 import os
 import shlex
@@ -395,11 +396,16 @@ def _code(error: sqlite3.Error) -> int:
 
 
 def _why(error: Exception, path: Path) -> str:
-    """An error's text. Where a disk is full, SQLite may speak of an I/O error."""
+    """An error's text, with what to do if the disk is full. SQLite may speak of an I/O error then."""
+    make_room = f"make room in {path.parent}"
+    if isinstance(error, OSError):
+        return f"{error.strerror}; {make_room}" if error.errno == errno.ENOSPC else str(error)
+    if isinstance(error, sqlite3.Error) and _code(error) == sqlite3.SQLITE_FULL:
+        return f"{error}; {make_room}"
     with suppress(OSError):
         failed = isinstance(error, sqlite3.Error) and _code(error) == sqlite3.SQLITE_IOERR
         if failed and not os.statvfs(path.parent).f_bavail:
-            return f"{error}: the disk is full"
+            return f"{error}: the disk is full; {make_room}"
     return str(error)
 
 

@@ -341,8 +341,11 @@ class Sources(Protocol):
         """The kernel dropped events of what the finder watches. Something may be lost that nobody can name."""
         ...
 
-    def gone(self, sources: int) -> None:
-        """So many stored sources are gone or were cut off since the last run. What was added after it is unknown."""
+    def gone(self, read_to: Sequence[tuple[str, int]]) -> None:
+        """Stored sources are gone or were cut off since the last run. What was added after it is unknown.
+
+        read_to: what people call each of them, and up to which position it was read.
+        """
         ...
 
     def leased(self, until: float) -> None:
@@ -407,6 +410,11 @@ class Finder(Protocol):
     @property
     def keeper(self) -> PositionKeeper | None:
         """Who keeps the route's positions; None: the daemon's file does."""
+        ...
+
+    @property
+    def waiting(self) -> int:
+        """How many sources are known that wait, because they may be copies of others."""
         ...
 
     async def scan(self, sources: Sources) -> None:

@@ -1,9 +1,12 @@
-"""State files: those that a daemon finds in its state directory must be its user's. A trial as root leaves root's."""
+"""State files: those that a daemon finds in its state directory must be its user's. A trial as root leaves root's.
+
+And there must be room for what it writes.
+"""
 
 from __future__ import annotations
 
 import os
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from ingestd.errors import ConfigurationError
 
@@ -13,7 +16,10 @@ if TYPE_CHECKING:
 
     from ingestd.daemon.configuration import Configuration
 
-__all__ = ["require_usable", "unusable"]
+__all__ = ["nearest", "require_usable", "unusable", "without_room", "write_whole"]
+
+ROOM: Final = 1 << 20
+"""Bytes that must be free: for `positions.sqlite`, the files that SQLite makes beside it, and an embedded broker's."""
 
 
 def require_usable(configuration: Configuration) -> None:
@@ -39,6 +45,38 @@ def unusable(configuration: Configuration) -> Iterator[str]:
             named = ", ".join(map(str, unwritable))
             remedy = f"chown -R USER {directory} gives the daemon's user all of it"
             yield f"{key}: {named} can not be written by this user; {remedy}"
+
+
+def without_room(configuration: Configuration) -> Iterator[str]:
+    """The directories that have no space for what the daemon writes: its state, and embedded brokers' data."""
+    for key, directory, _ in _needed(configuration):
+        try:
+            disk = os.statvfs(nearest(directory))
+        except OSError:
+            continue  # it went just now, or its disk fails: whoever writes there says so
+        free = disk.f_bavail * disk.f_frsize
+        if free < ROOM:
+            sizes = f"{free >> 10} KiB are free on its disk, {ROOM >> 10} KiB are needed"
+            yield f"{key}: not enough space in {directory}: {sizes}; make room there"
+
+
+def write_whole(path: Path, text: str) -> None:
+    """Make a file with this text, for its owner alone, or put it in the place of the one that is there.
+
+    Raises `OSError`, naming the file.
+    """
+    fresh = path.with_name(f".{path.name}.new")
+    try:
+        fresh.touch(mode=0o600)
+        fresh.write_text(text)
+        fresh.rename(path)
+    except OSError as error:  # that of a write names no file
+        raise OSError(error.errno, error.strerror, str(path)) from error
+
+
+def nearest(path: Path) -> Path:
+    """The path, or the nearest above it that is there."""
+    return next(each for each in (path, *path.parents) if os.path.lexists(each))
 
 
 def _needed(configuration: Configuration) -> Iterator[tuple[str, Path, list[Path]]]:

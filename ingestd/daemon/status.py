@@ -15,6 +15,7 @@ __all__ = [
     "ClusterStatus",
     "DaemonStatus",
     "DaemonView",
+    "GoneSource",
     "GroupStatus",
     "NotTaken",
     "RouteStatus",
@@ -62,6 +63,18 @@ class NotTaken:
 
 
 @dataclass(frozen=True, slots=True)
+class GoneSource:
+    """A source that is gone or was cut off while nobody read it: when that was logged, and up to where it was read.
+
+    What was written behind that position, if anything, may be lost.
+    """
+
+    time: str
+    file: str
+    position: int
+
+
+@dataclass(frozen=True, slots=True)
 class GroupStatus:
     """A consumer group whose offsets a mirror translates, as far as this host's partitions go.
 
@@ -84,6 +97,8 @@ class RouteStatus:
     stopped: why nothing of it is sent until a restart; None while it goes on.
     problem: why its sources can not be looked for now; None while they can.
     losses: the last ones, oldest first. not_taken: the last files that are not taken, oldest first.
+    gone: the last sources that are gone or were cut off while nobody read them, oldest first.
+    waiting: how many files wait, because they begin as other ones do and may be copies of them.
     groups: whose offsets it translates.
     """
 
@@ -97,6 +112,8 @@ class RouteStatus:
     sources: Sequence[SourceStatus] = ()
     losses: Sequence[LossStatus] = ()
     not_taken: Sequence[NotTaken] = ()
+    gone: Sequence[GoneSource] = ()
+    waiting: int = 0
     stopped: str | None = None
     problem: str | None = None
     groups: Sequence[GroupStatus] = ()

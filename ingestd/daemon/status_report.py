@@ -8,11 +8,11 @@ from ingestd.daemon.statistics import RouteCounters
 from ingestd.daemon.status import ClusterStatus, RouteStatus, SourceStatus, WorkerStatus
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Mapping
 
+    from ingestd.daemon.finding import Finding
     from ingestd.daemon.shards import Shards
     from ingestd.daemon.source import Route
-    from ingestd.daemon.status import NotTaken
     from ingestd.daemon.supervised_cluster import SupervisedCluster
     from ingestd.daemon.totals import Totals
     from ingestd.daemon.workers import Workers
@@ -39,14 +39,12 @@ def route_statuses(
     routes: Mapping[str, Route],
     totals: Totals,
     shards: Shards,
-    not_taken: Callable[[str], Sequence[NotTaken]],
+    finding: Finding,
     stopped: Mapping[str, str],
-    problem: Callable[[str], str | None],
 ) -> list[RouteStatus]:
     """Every route: totals since the daemon's start, the last losses, and the sources that workers have open.
 
-    `not_taken` gives a route's files that are not taken. `stopped` has the reason of each route that stopped.
-    `problem` says why a route's sources can not be looked for.
+    `stopped` has the reason of each route that stopped.
     """
     counted = totals.routes()
     sources: dict[str, list[SourceStatus]] = {name: [] for name in routes}
@@ -65,9 +63,11 @@ def route_statuses(
             errors=counters.errors,
             sources=sources[name],
             losses=totals.losses.last(name),
-            not_taken=not_taken(name),
+            not_taken=finding.not_taken(name),
+            gone=finding.gone(name),
+            waiting=finding.waiting(name),
             stopped=stopped.get(name),
-            problem=problem(name),
+            problem=finding.problem(name),
             groups=totals.groups.get(name, ()),
         )
         for name, route in routes.items()

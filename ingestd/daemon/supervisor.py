@@ -46,7 +46,7 @@ from ingestd.daemon.handover import Handover
 from ingestd.daemon.notify import Notifier
 from ingestd.daemon.positions import PositionStore
 from ingestd.daemon.shards import Shards
-from ingestd.daemon.state_files import require_usable
+from ingestd.daemon.state_files import require_usable, without_room, write_whole
 from ingestd.daemon.statistics import GONE, NOT_TAKEN, OVERFLOW, POSITIONS, RouteCounters
 from ingestd.daemon.status import DaemonStatus
 from ingestd.daemon.status_report import cluster_status, route_statuses, worker_status
@@ -301,6 +301,7 @@ class Supervisor:
         if not self._once:
             await self._stop.wait()
             return
+        self._tasks.start(self._give_up_when_nothing_is_stored(), "patience with positions that can not be stored")
         await self._until_stop(self._find_all())
         if len(self._shards) and not self._stop.is_set():
             self._tasks.start(self._give_up_when_nothing_moves(), "patience of a run with an end")
@@ -343,6 +344,7 @@ class Supervisor:
     def _give_up(self, why: str) -> None:
         self._failures.append(f"gave up: {why}")
         self._failures += [cluster.trouble for cluster in self._clusters.values() if cluster.trouble]
+        self._failures += without_room(self._configuration)
         self._stop.set()
 
     async def _give_up_when_nothing_moves(self) -> None:
@@ -352,6 +354,14 @@ class Supervisor:
         while (left := self._moved_at + patience - time.monotonic()) > 0:  # noqa: ASYNC110
             await asyncio.sleep(left)
         self._give_up(f"nothing was acknowledged for {patience:g} s")
+
+    async def _give_up_when_nothing_is_stored(self) -> None:
+        """What a run with an end delivers and can not note, each further run sends again."""
+        patience = self._configuration.daemon.once_patience
+        # Positions are stored ten times a second. No need to wake for each.
+        while (left := patience - self._checkpoint.failing_seconds) > 0:  # noqa: ASYNC110
+            await asyncio.sleep(left)
+        self._give_up(f"positions could not be stored for {patience:g} s")
 
     async def _drain(self) -> None:
         deadline = self._drain_deadline = Deadline.after(self._configuration.daemon.drain_timeout)
@@ -631,9 +641,8 @@ class Supervisor:
                 self._routes,
                 self.totals,
                 self._shards,
-                self._finding.not_taken,
+                self._finding,
                 self._route_failures,
-                self._finding.problem,
             ),
             clusters=[cluster_status(name, cluster) for name, cluster in self._clusters.items()],
         )
@@ -659,10 +668,7 @@ def _host_id(state: Path) -> str:
     """
     file = state / "host"
     if not file.exists():
-        fresh = state / ".host.new"
-        fresh.touch(mode=0o600)
-        fresh.write_text(f"{uuid.uuid4().hex}\n")
-        fresh.rename(file)
+        write_whole(file, f"{uuid.uuid4().hex}\n")
     name = file.read_bytes().strip()
     if not re.fullmatch(rb"[!-~]+", name):
         raise ConfigurationError(

@@ -82,6 +82,11 @@ class MirrorFinder:
         self._hopeless = False
         """Whether the last look failed with what trying again does not mend."""
 
+    @property
+    def waiting(self) -> int:
+        """See `Finder`. No partition is a copy of another one."""
+        return 0
+
     async def scan(self, sources: Sources) -> None:
         """See `Finder`. Tried again until both clusters have answered; then waits for this host's first share."""
         self._sources = sources

@@ -233,6 +233,11 @@ class TailFinder:
     def keeper(self) -> None:
         """Positions of files are kept in the daemon's file."""
 
+    @property
+    def waiting(self) -> int:
+        """See `ingestd.daemon.source.Finder.waiting`."""
+        return len(self._awaited.repeating())
+
     async def scan(self, sources: Sources) -> None:
         """See `ingestd.daemon.source.Finder.scan`."""
         self._sources = self._troubles.sources = self._news.sources = sources
@@ -585,7 +590,7 @@ class TailFinder:
 
     def _warn_untold(self, untold: list[tuple[str, int]]) -> None:
         """All in one line, since all pods of a node may be gone at once."""
-        self._sources.gone(len(untold))
+        self._sources.gone([(printable(path), position) for path, position in untold])
         _log.warning(
             "files are gone or were cut off while nobody read them: what was written to them meanwhile is unknown",
             route=self.route.name,

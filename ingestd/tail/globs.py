@@ -94,8 +94,12 @@ class _Pattern:
 
     @property
     def unmatched(self) -> str:
-        """What is said where there is no such file."""
+        """What is said where there is no such file, or no directory for it."""
         said = "no file matches it yet" if _MAGIC.search(self.text) else "no such file"
+        missing = _first_missing(self.root)
+        if missing is not None:
+            leads = "leads nowhere" if os.path.islink(missing) else "is missing"
+            said = f"{said}: the directory {missing} {leads}"
         braces = _BRACES.search(self.text)
         return said if braces is None else f"{said}; {braces[0]} is not expanded as in a shell: write a path for each"
 
@@ -248,6 +252,13 @@ class Globs:
                     yield entry
             elif _is_directory(entry):
                 yield from self._below(entry.path, rest, above, enter, trouble)
+
+
+def _first_missing(directory: str) -> str | None:
+    """The first directory on the way to this one that is not there; None: it is there."""
+    names = directory.split("/")
+    ways = ("/".join(names[:end]) for end in range(2, len(names) + 1))
+    return next((way for way in ways if not os.path.exists(way)), None)
 
 
 def _ids_above(directory: str, root: str) -> tuple[tuple[int, int], ...]:

@@ -234,7 +234,7 @@ class Known(NamedTuple):
 
     @classmethod
     def from_detail(cls, detail: Mapping[str, Any]) -> Known:
-        """From what `to_detail` made, now or in version 0.1. Raises `ValueError` that names the key at fault."""
+        """From what `to_detail` made, now or in an older format. Raises `ValueError` that names the key at fault."""
         path = _path(detail, "path")
         log = _path(detail, "log") if "log" in detail else _path(detail, "origin", path)
         for key, default, kind, fits, expected in _CHECKS:

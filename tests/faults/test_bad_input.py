@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, BinaryIO
 import pytest
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
     from pathlib import Path
 
     from harness.cluster import KafkaCluster
@@ -22,10 +22,10 @@ GIGABYTE = 1_000_000_000
 
 
 def once(
-    tmp_path: Path, servers: list[str], tails: dict[str, dict[str, object]], timeout: float = 100
+    tmp_path: Path, servers: list[str], tails: dict[str, dict[str, object]], timeout: float = 100, **daemon: object
 ) -> tuple[int, str]:
     """`ingestd run --once` with these tails: its exit status and all that it said."""
-    tables = {"daemon": {"workers": 1, "http": "", "state": str(tmp_path / "state"), "log_format": "json"}}
+    tables = {"daemon": {"workers": 1, "http": "", "state": str(tmp_path / "state"), "log_format": "json", **daemon}}
     tables |= {"clusters.target": {"bootstrap": servers}}
     tables |= {f"tails.{name}": {"cluster": "target", **table} for name, table in tails.items()}
     file = tmp_path / "ingestd.toml"
@@ -105,6 +105,37 @@ def test_a_cluster_that_can_not_be_reached_is_named(tmp_path: Path) -> None:
     assert status == 1
     assert "failed: cluster target: " in said
     assert "127.0.0.1:9" in said
+
+
+@pytest.fixture
+def small_state(tmp_path: Path) -> Iterator[Path]:
+    """The state directory, a disk of 256 KiB."""
+    state = tmp_path / "state"
+    state.mkdir()
+    subprocess.run(["mount", "-t", "tmpfs", "-o", "size=256k", "tmpfs", str(state)], check=True)
+    yield state
+    subprocess.run(["umount", "--lazy", str(state)], check=True)
+
+
+@pytest.mark.parametrize("free", [0, 24])
+def test_a_state_without_space_is_named_by_check_and_by_a_run_with_an_end(
+    small_state: Path, tmp_path: Path, free: int
+) -> None:
+    """With 24 KiB the positions' file can be made, and not be written to."""
+    (small_state / "filler").write_bytes(bytes((256 - free) << 10))
+    log = tmp_path / "a.log"
+    log.write_bytes(b"line\n")
+    status, said = once(
+        tmp_path, ["127.0.0.1:9"], {"a": {"topic": "t", "paths": [str(log)]}}, once_patience=2, drain_timeout=1
+    )
+    assert status == 1, said
+    assert f"{small_state}/positions.sqlite: positions can not be " in said
+    assert f"make room in {small_state}" in said
+    file = tmp_path / "ingestd.toml"
+    checked = subprocess.run(
+        [sys.executable, "-m", "ingestd", "check", str(file)], capture_output=True, timeout=60, check=True, text=True
+    )
+    assert f"{file}: daemon.state: not enough space in {small_state}: " in checked.stderr
 
 
 def test_a_record_too_large_for_its_topic_stops_the_tail_and_is_met_again(

@@ -10,6 +10,7 @@ import sqlite3
 from contextlib import closing
 from dataclasses import fields
 from pathlib import Path
+from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -255,6 +256,32 @@ def test_a_directory_a_socket_and_what_is_not_there_are_no_files_of_a_tail(
         f"tails.one.paths: {logs}/none.log: no such file",
         f"tails.one.paths: {logs}/*.gone: no file matches it yet",
     ]
+
+
+def test_a_directory_that_is_missing_is_named(warned: Callable[[str], list[str]], logs: Path) -> None:
+    # It was said to be a file that is missing.
+    assert warned(tail("one", logs / "web" / "shop" / "app.log", logs / "web" / "*.log", logs / "none.log")) == [
+        f"tails.one.paths: {logs}/web/shop/app.log: no such file: the directory {logs}/web is missing",
+        f"tails.one.paths: {logs}/web/*.log: no file matches it yet: the directory {logs}/web is missing",
+        f"tails.one.paths: {logs}/none.log: no such file",
+    ]
+
+
+def test_a_directory_without_space_for_what_is_written_there_is_said(
+    warned: Callable[..., list[str]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # It was good, and the start after it failed.
+    free = {str(tmp_path): 9, str(tmp_path / "data"): 0}
+    (tmp_path / "data").mkdir()
+    monkeypatch.setattr(os, "statvfs", lambda path: SimpleNamespace(f_bavail=free[str(path)], f_frsize=4096))
+    said = warned(f"data = '{tmp_path}/data'\n")
+    rest = "KiB are free on its disk, 1024 KiB are needed; make room there"
+    assert said == [
+        f"daemon.state: not enough space in {tmp_path}/state: 36 {rest}",
+        f"clusters.c.data: not enough space in {tmp_path}/data: 0 {rest}",
+    ]
+    free = dict.fromkeys(free, 256)
+    assert warned(f"data = '{tmp_path}/data'\n") == []
 
 
 @pytest.mark.parametrize(

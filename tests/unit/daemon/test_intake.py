@@ -181,11 +181,16 @@ def test_that_a_finders_events_were_dropped_is_passed_on_to_be_counted():
     assert news.overflows == ["r", "r"]
 
 
-def test_how_many_files_were_gone_at_the_start_is_passed_on_to_be_counted():
+def test_files_that_were_gone_at_the_start_are_counted_and_the_last_are_kept():
     made, _, _, news = make()
-    made.gone(2)
-    made.gone(1)
+    made.gone([("/logs/a", 5), ("/logs/\udcff", 0)])
+    made.gone([("/logs/b", 7)])
     assert news.files_gone == [("r", 2), ("r", 1)]
+    shown = [(each.file, each.position) for each in made.last_gone]
+    assert shown == [("/logs/a", 5), (r"/logs/\xff", 0), ("/logs/b", 7)]
+    assert datetime.fromisoformat(made.last_gone[0].time).tzinfo is not None
+    made.gone([(f"/logs/{number}", number) for number in range(250)])
+    assert [each.position for each in made.last_gone] == list(range(150, 250))
 
 
 def test_of_many_files_that_are_not_taken_the_last_are_kept():

@@ -1,5 +1,6 @@
 """Position store: durable, all or nothing, and clear about what keeps it from its work."""
 
+import errno
 import os
 import sqlite3
 import stat
@@ -129,17 +130,30 @@ def test_a_disk_that_is_full_at_the_start_is_named_by_the_path(path, monkeypatch
         PositionStore(path)
 
 
-@pytest.mark.parametrize(("free", "said"), [(0, "disk I/O error: the disk is full"), (1, "disk I/O error")])
-def test_an_error_of_a_disk_that_is_full_says_so(path, monkeypatch, free, said):
+def failed(text, code):
+    error = sqlite3.OperationalError(text)
+    error.sqlite_errorcode = code
+    return error
+
+
+@pytest.mark.parametrize(
+    ("free", "error", "said"),
+    [
+        (0, failed("disk I/O error", sqlite3.SQLITE_IOERR_WRITE), "disk I/O error: the disk is full; make room in {}"),
+        (1, failed("disk I/O error", sqlite3.SQLITE_IOERR_WRITE), "disk I/O error"),
+        (1, failed("database or disk is full", sqlite3.SQLITE_FULL), "database or disk is full; make room in {}"),
+        (0, OSError(errno.ENOSPC, "No space left on device"), "No space left on device; make room in {}"),
+        (1, OSError(errno.EIO, "Input/output error"), r"\[Errno 5\] Input/output error"),
+    ],
+)
+def test_an_error_of_a_disk_that_is_full_says_so_and_what_to_do(path, monkeypatch, free, error, said):
     # SQLite said "disk I/O error" alone, which sends people to look for a dying disk.
     def fail(*arguments, **named):
-        error = sqlite3.OperationalError("disk I/O error")
-        error.sqlite_errorcode = sqlite3.SQLITE_IOERR_WRITE
         raise error
 
     monkeypatch.setattr(sqlite3, "connect", fail)
     monkeypatch.setattr(os, "statvfs", lambda _: SimpleNamespace(f_bavail=free))
-    with pytest.raises(PositionsUnavailable, match=f"can not be kept here: {said}$"):
+    with pytest.raises(PositionsUnavailable, match=f"can not be kept here: {said.format(path.parent)}$"):
         PositionStore(path)
 
 

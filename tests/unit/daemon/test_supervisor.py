@@ -1,12 +1,14 @@
 """Supervisor: a signal ends it at any moment, a look cut short forgets nothing, and runs with an end end."""
 
 import asyncio
+import errno
 import gc
 import os
 import signal
 import sqlite3
 import time
 from dataclasses import dataclass, field
+from pathlib import Path
 from types import SimpleNamespace
 from typing import ClassVar
 
@@ -31,7 +33,7 @@ from ingestd.daemon.control import (
     Unacknowledged,
 )
 from ingestd.daemon.intake import ABSENCE
-from ingestd.daemon.positions import PositionsDamaged, PositionStore
+from ingestd.daemon.positions import PositionsDamaged, PositionStore, PositionsUnavailable
 from ingestd.daemon.source import End, Found, Loss, StoredPosition, Words
 from ingestd.daemon.statistics import RouteCounters, SourceGauges, WorkerStatistics
 from ingestd.daemon.supervisor import TROUBLE_SAID_AGAIN, Supervisor
@@ -44,6 +46,7 @@ class FakeRoute:
     """A route whose finder finds what it is told to, as soon as `looked` is set; and says what a test wants."""
 
     keeper: ClassVar = None
+    waiting: ClassVar = 3
     found: tuple = ()
     looked: asyncio.Event = field(default_factory=asyncio.Event)
     looking: asyncio.Event = field(default_factory=asyncio.Event)
@@ -335,6 +338,58 @@ async def test_a_run_with_an_end_gives_up_when_nothing_is_acknowledged_for_long(
     assert not summary.complete
 
 
+async def positions_move(made, running, *, seconds):
+    """They do for as long as the daemon runs, and not longer than this."""
+    until = time.monotonic() + seconds
+    while not running.done() and time.monotonic() < until:
+        made._received(0, PositionsReported([Moved("r", "a", 1, 3, {})]))
+        await asyncio.sleep(0.01)
+
+
+@pytest.mark.parametrize("once", [True, False])
+async def test_a_run_with_an_end_gives_up_when_positions_can_not_be_stored_for_long(make, tmp_path, monkeypatch, once):
+    # It delivered all that was there, for hours perhaps, and so did each run after it.
+    full = f"{tmp_path}/positions.sqlite: positions can not be written: database or disk is full"
+
+    def write(*arguments, **named):
+        raise PositionsUnavailable(full)
+
+    monkeypatch.setattr(PositionStore, "write", write)
+    monkeypatch.setattr(os, "statvfs", lambda _: SimpleNamespace(f_bavail=0, f_frsize=4096))
+    made, running = await started(make, FakeRoute((Found("a", 2, {}, 9),)), once=once, once_patience=1)
+    await positions_move(made, running, seconds=4 if once else 1.3)
+    if not once:
+        assert not running.done()
+        assert full in made.not_ready()
+        await stops(running)
+        return
+    assert running.done()
+    summary = await ends(running)
+    room = "0 KiB are free on its disk, 1024 KiB are needed"
+    assert summary.failures == (
+        "gave up: positions could not be stored for 1 s",
+        f"daemon.state: not enough space in {tmp_path}: {room}; make room there",
+        "stopped before the end of 1 source: at least 6 bytes are not delivered",
+        f"1 position could not be stored: {full}",
+    )
+
+
+async def test_positions_that_can_be_stored_again_in_time_are_no_reason_to_give_up(make, monkeypatch):
+    failures = [PositionsUnavailable("the disk is full")] * 2
+    write = PositionStore.write
+
+    def try_to_write(self, *arguments, **named):
+        if failures:
+            raise failures.pop()
+        write(self, *arguments, **named)
+
+    monkeypatch.setattr(PositionStore, "write", try_to_write)
+    made, running = await started(make, FakeRoute((Found("a", 2, {}, 9),)), once=True, once_patience=2)
+    await positions_move(made, running, seconds=3)
+    made._received(0, SourceEnded("r", "a", 1, TAKEN))
+    assert (await ends(running)).complete
+
+
 async def test_a_run_with_an_end_that_finds_nothing_gives_up_after_its_patience_and_no_later(make):
     # It waited for what systemd is told after (15 s), and then for its patience twice.
     route = FakeRoute()
@@ -595,6 +650,17 @@ async def test_status_shows_what_people_call_a_source_and_where_its_bytes_are(ma
     await stops(running)
 
 
+async def test_status_shows_what_is_gone_and_how_many_files_wait(make):
+    # The log alone named what was gone; what may be a copy was in no list.
+    route = FakeRoute((Found("1", 0, {}),))
+    made, running = await started(make, route)
+    route.said[0].gone([("/logs/a", 9), ("/logs/b", 0)])
+    (shown,) = made.status().routes
+    assert [(each.file, each.position) for each in shown.gone] == [("/logs/a", 9), ("/logs/b", 0)]
+    assert shown.waiting == 3
+    await stops(running)
+
+
 async def test_garbage_is_not_collected_until_all_is_found(make):
     # To look through all that a start makes, again and again, held HTTP up for a tenth of a second each time.
     route = FakeRoute((Found("1", 0, {}),))
@@ -753,6 +819,16 @@ async def test_what_is_acknowledged_of_a_route_after_it_failed_is_stored(make, t
 def test_a_daemon_keeps_its_name_among_other_hosts(tmp_path):
     name = supervisor._host_id(tmp_path)
     assert supervisor._host_id(tmp_path) == name
+
+
+def test_a_name_among_other_hosts_that_does_not_fit_on_the_disk_is_said_with_its_file(tmp_path, monkeypatch):
+    # All that was said was "[Errno 28] No space left on device".
+    def full(*arguments):
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(Path, "write_text", full)
+    with pytest.raises(OSError, match=f"No space left on device: '{tmp_path}/host'"):
+        supervisor._host_id(tmp_path)
 
 
 @pytest.mark.parametrize("damaged", [b"", b"\xff\xfe", b"\n", b"two words"])

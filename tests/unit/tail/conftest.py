@@ -54,6 +54,7 @@ class Follower:
         self.losses: list[Loss] = []
         self.overflows = 0
         self.files_gone = 0
+        self.gone_to: dict[str, int] = {}
         self.found: list[Found] = []
         self.ended: dict[str, End] = {}
         self.concluded: set[str] = set()
@@ -175,8 +176,9 @@ class Follower:
     def overflowed(self) -> None:
         self.overflows += 1
 
-    def gone(self, sources: int) -> None:
-        self.files_gone += sources
+    def gone(self, read_to: Sequence[tuple[str, int]]) -> None:
+        self.files_gone += len(read_to)
+        self.gone_to.update(read_to)
 
     def lost(self, loss: Loss) -> None:
         self.losses.append(loss)

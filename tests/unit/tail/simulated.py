@@ -47,7 +47,7 @@ from ingestd.tail.thread import LookThread
 from ingestd.tail.watch import CREATED, DELETED, IS_DIRECTORY, MOVED_FROM, MOVED_TO, OVERFLOW, WRITTEN, EventStream
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Iterator, Sequence
     from random import Random
 
     from ingestd.daemon.source import Loss
@@ -809,7 +809,7 @@ class FinderTask:
     def overflowed(self) -> None:
         """It is counted."""
 
-    def gone(self, sources: int) -> None:
+    def gone(self, read_to: Sequence[tuple[str, int]]) -> None:
         """They are counted."""
 
     def trouble_over(self, thing: str) -> None:

@@ -671,7 +671,8 @@ async def test_a_known_log_that_is_not_there_at_a_start_stays_a_trouble(follow: 
     (tmp_path / "web").rename(tmp_path / "web.old")
     follower.start()
     await follower.settle()
-    assert follower.present_troubles == {f"{tmp_path}/web/app.log": "no such file"}
+    reason = f"no such file: the directory {tmp_path}/web is missing"
+    assert follower.present_troubles == {f"{tmp_path}/web/app.log": reason}
 
 
 async def test_a_refused_file_that_was_not_modified_is_not_opened_again(follow: Any, tmp_path: Path) -> None:

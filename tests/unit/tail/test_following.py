@@ -1425,6 +1425,7 @@ async def test_a_copy_is_not_sent_though_its_original_is_not_said_to_be_truncate
     await follower.settle()
     shutil.copyfile(log, log.with_name("a.log.1"))
     await follower.until(lambda: any(each.detail.get("copy_of") for each in follower.stored.values()))
+    assert follower.finder.waiting == 1
     os.truncate(log, 0)
     monkeypatch.setattr(awaited, "COPY_PATIENCE", 0.0)
     examinations.clear()
@@ -2575,6 +2576,8 @@ async def test_what_may_have_been_written_to_a_file_that_is_gone_at_the_next_sta
     told = [str(entry) for entry in logs if "gone or were cut off" in entry["event"]]
     assert [any(name in line for line in told) for name in names] == [True, True, False, False]
     assert follower.files_gone == 2
+    read_to = {"deleted.log": len("deleted.log 1\n"), "cut.log": len("cut.log 1\n")}
+    assert follower.gone_to == {f"{tmp_path}/{name}": position for name, position in read_to.items()}
     assert not follower.losses
     with structlog.testing.capture_logs() as logs:
         follower.restart()

@@ -90,7 +90,24 @@ def test_a_loop_of_links_ends_and_is_named(tree: Path) -> None:
 
 def test_nothing_to_find_is_said(tree: Path) -> None:
     _, troubles = walk(Globs([f"{tree}/none/*.log", f"{tree}/none.log"], []))
-    assert troubles == {f"{tree}/none/*.log": "no file matches it yet", f"{tree}/none.log": "no such file"}
+    missing = f"the directory {tree}/none is missing"
+    assert troubles == {
+        f"{tree}/none/*.log": f"no file matches it yet: {missing}",
+        f"{tree}/none.log": "no such file",
+    }
+
+
+def test_the_first_directory_that_is_missing_is_named(tree: Path) -> None:
+    # All that was said was "no such file".
+    (tree / "link").symlink_to(tree / "nowhere")
+    globs = [f"{tree}/one/none/deep/a.log", f"{tree}/none/*/a.log", f"{tree}/link/a.log", f"{tree}/o*/none/a.log"]
+    _, troubles = walk(Globs(globs, []))
+    assert troubles == {
+        globs[0]: f"no such file: the directory {tree}/one/none is missing",
+        globs[1]: f"no file matches it yet: the directory {tree}/none is missing",
+        globs[2]: f"no such file: the directory {tree}/link leads nowhere",
+        globs[3]: "no file matches it yet",
+    }
 
 
 def test_braces_that_match_nothing_are_said_to_be_no_wildcards(tree: Path) -> None:
