@@ -92,9 +92,8 @@ class _Pattern:
             ways = {left: None for parts in ways for left in _left(parts, name)}
         return ways
 
-    @property
-    def unmatched(self) -> str:
-        """What is said where there is no such file, or no directory for it."""
+    def why_unmatched(self) -> str:
+        """What is said where there is no such file, or no directory for it. It looks for that: the mount may hang."""
         said = "no file matches it yet" if _MAGIC.search(self.text) else "no such file"
         missing = _first_missing(self.root)
         if missing is not None:
@@ -183,7 +182,7 @@ class Globs:
                 if self._is_new(entry.path, given):
                     yield entry
             if not (found or closed):  # what can not be listed may have a match
-                trouble(pattern.text, pattern.unmatched)
+                trouble(pattern.text, pattern.why_unmatched())
 
     def walk_below(
         self, start: str, enter: Callable[[str], object], trouble: Callable[[str, str], object]

@@ -101,6 +101,8 @@ class Log:
     """Files that waited last, and are not examined yet."""
     _copies: dict[FileId, tuple[Place, str]] = field(default_factory=dict)
     """Files that may have the content of what is looked for, and the logs that met them."""
+    _changed: dict[FileId, str] = field(default_factory=dict)
+    """Files that were over, and are longer or shorter now, by path. They are looked at again once all is found."""
     _missed: bool = False
     """Whether files may have come and gone unseen since the newest generation was last sought."""
     _overtaken: bool = False
@@ -263,9 +265,12 @@ class Log:
         if generation is None:
             yield from self._meet(place)
             return
-        waits = self._may_be_overwritten(generation, place) or self._may_have_followers(generation, place, here=here)
+        overwritten = self._may_be_overwritten(generation, place)
+        waits = overwritten or self._may_have_followers(generation, place, here=here)
         if generation.phase is Phase.STORED and waits:
             generation.known = generation.known._replace(path=place.path)  # the search begins there
+            if overwritten:
+                self._changed[place.file] = place.path
         else:
             if generation.phase is Phase.STORED and generation.known.done and generation is self.generations[-1]:
                 self._missed = True  # it was over in the last run already
@@ -900,7 +905,12 @@ class Log:
             yield Untold(generation)
 
     def _release(self) -> Iterator[Command]:
-        if not (self._waiting or self._copies) or self._unsettled:
+        if self._unsettled:
+            return
+        changed, self._changed = self._changed, {}
+        for path in changed.values():
+            yield Look(path)
+        if not (self._waiting or self._copies):
             return
         held = {each.known.file for each in self.generations if each.phase is Phase.HELD}
         new = {file: place for file, place in self._waiting.items() if file not in held}

@@ -3024,3 +3024,28 @@ async def test_a_copy_of_a_rotated_file_that_is_called_after_it_is_not_read(
         await follower.settle()
         await asyncio.sleep(0.3)
     await follower.reads("one", "False", "True")
+
+
+@pytest.mark.parametrize("once", [False, True])
+@pytest.mark.parametrize("names", ["ab", "ba"])  # directories are listed in any order
+async def test_what_was_over_and_grew_while_nothing_ran_is_read_though_a_newer_one_is_sought(
+    follow: Any, tmp_path: Path, once: bool, names: str
+) -> None:
+    """A run with an end said that all was delivered: what differs was looked at again at the next pass only."""
+    first, rotated = (tmp_path / f"app-{name}.log" for name in names)
+    append(first, "one")
+    follower = follow("app*.log", leave_after=0.01, rescan_interval=60.0)
+    await follower.reads("one")
+    first.rename(rotated)
+    append(rotated, "two")
+    append(first, "three")
+    await follower.reads("one", "two", "three", ordered=False)
+    await follower.until(lambda: any(each.detail.get("done") for each in follower.stored.values()))
+    follower.stop()
+    await asyncio.sleep(0.02)
+    append(rotated, "late")
+    follower.once = once
+    follower.start()
+    await follower.scan()
+    follower.drain()
+    assert sorted(follower.texts) == [b"late", b"one", b"three", b"two"]
