@@ -268,6 +268,7 @@ class Kin:
             self._rotated,
             tuple(others),
             newest,
+            None if newest else log.here,
             taken,
             self._files.match,
             tuple({*self._families(log.path), *(os.path.basename(each.path) for each in kin)}),

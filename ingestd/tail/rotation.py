@@ -165,9 +165,9 @@ def is_rotated_from(path: str, original: str) -> bool:
 
 
 def is_numbered(path: str, original: str) -> bool:
-    """Whether a file at `path` is called like a rotation of `original` with a number or a date."""
-    added = _added(os.path.basename(path), os.path.basename(original))
-    return is_rotated_from(path, original) and any(map(str.isdigit, added))
+    """Whether a file at `path`, in any directory, is called like a rotation of `original` with a number or a date."""
+    names = os.path.basename(path), os.path.basename(original)
+    return _may_be(*names) and any(map(str.isdigit, _added(*names)))
 
 
 def _may_be(name: str, original: str) -> bool:

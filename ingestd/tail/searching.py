@@ -48,6 +48,8 @@ class Search:
     """Other generations, of logs with alike names: a compressed file may have the content of one."""
     newest: bool
     """Whether nothing is known to have come after it."""
+    here: FileId | None
+    """What stands where its log is written, if something newer is known: that came after it, whatever it begins as."""
     taken: Callable[[Place], bool]
     """Whether a file is known, and not looked for: as a generation, or as empty."""
     matched: Callable[[str], bool]
@@ -239,7 +241,7 @@ class Searches:
                 if place.file not in without
                 and self._claimed.get(place.file, search.source) == search.source
                 and (place.codec or place.size >= search.position)
-                and not (at is not None and place.file.same(at.file))
+                and not any(other is not None and place.file.same(other) for other in (at and at.file, search.here))
                 and (not search.taken(place) or self._is_overwritten(place, search.over(place.file)))
                 and (not place.codec or place.modified // 10**9 >= known.modified // 10**9)
             ]

@@ -7,8 +7,12 @@ import gzip
 import os
 from typing import TYPE_CHECKING, Any
 
+from ingestd.tail import awaited
+
 if TYPE_CHECKING:
     from pathlib import Path
+
+    import pytest
 
 HEADER = "# header"
 
@@ -110,3 +114,56 @@ async def test_content_that_is_gone_is_not_sought_in_a_longer_one_that_begins_so
     """The line came twice: it was read, and compressed while the next one, a header alone, was sought."""
     log = tmp_path / "app.log"
     await rotates(follow, log, Numbered(log, delay=True), "HLHHH", (0.1, 0.05, 0.1, 0))
+
+
+async def test_what_stands_at_the_path_is_not_taken_for_a_generation_before_the_last(
+    follow: Any, tmp_path: Path
+) -> None:
+    """One with a header alone was deleted while it was still open. The new log counted as the rest of it."""
+    log = tmp_path / "app.log"
+    write(log, (HEADER,))
+    follower = follow("app.log", leave_after=5.0)
+    await follower.until(lambda: follower.texts == [HEADER.encode()])
+    log.rename(tmp_path / "app.log-20260101")
+    write(log, (HEADER,))
+    await follower.until(lambda: follower.texts == [HEADER.encode()] * 2)
+    (tmp_path / "app.log-20260101").unlink()
+    follower.stop()
+    await asyncio.sleep(0.02)  # longer than the grain of times of modification
+    write(log, ("line 1",))
+    log.rename(tmp_path / "app.log-20260102")
+    await asyncio.sleep(0.02)
+    write(log, (HEADER, "line 2"))
+    follower.start()
+    await follower.until(lambda: len(follower.texts) == 5)
+    assert follower.texts[2:] == [b"line 1", HEADER.encode(), b"line 2"]
+
+
+async def test_equal_generations_that_were_moved_to_another_directory_while_nothing_ran_are_read(
+    follow: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With a number, as logrotate's `olddir` makes it. The second one counted as a copy of the first."""
+    monkeypatch.setattr(awaited, "COPY_PATIENCE", 0.2)
+    log, old = tmp_path / "app.log", tmp_path / "old"
+    old.mkdir()
+    write(log, (HEADER, "line"))
+    follower = follow("app.log", leave_after=0.01, rescan_interval=0.05, rotated=(f"{old}/*",))
+    await follower.reads(HEADER, "line")
+
+    def rotate() -> None:
+        for number in (2, 1):
+            if (rotated := old / f"app.log.{number}").exists():
+                rotated.rename(old / f"app.log.{number + 1}")
+        log.rename(old / "app.log.1")
+
+    rotate()
+    write(log, (HEADER,))
+    await follower.until(lambda: follower.texts.count(HEADER.encode()) == 2)
+    follower.stop()
+    for _ in range(2):
+        await asyncio.sleep(0.02)
+        rotate()
+        write(log, (HEADER,))
+    write(log, ("last",))
+    follower.start()
+    await follower.reads("line", "last", *[HEADER] * 4, ordered=False)

@@ -435,6 +435,7 @@ def search(path: Path, known: Known, position: int, **changes: Any) -> Search:
         rotated=NOTHING,
         others=(),
         newest=True,
+        here=None,
         taken=lambda _: False,
         matched=lambda _: False,
     )

@@ -158,4 +158,4 @@ def test_a_date_in_a_name_is_known(path: str, date: tuple[str, tuple[str, int]] 
 )
 def test_a_number_or_a_date_tells_a_rotation_from_a_copy(name: str, numbered: bool) -> None:
     assert is_numbered(f"/log/{name}", "/log/app.log") is numbered
-    assert not is_numbered(f"/other/{name}", "/log/app.log")
+    assert is_numbered(f"/log/old/{name}", "/log/app.log") is numbered
