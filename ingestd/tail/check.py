@@ -8,6 +8,7 @@ from itertools import islice
 from typing import TYPE_CHECKING, Final
 
 from ingestd.tail.globs import Globs
+from ingestd.tail.looks import LEADS_NOWHERE
 from ingestd.tail.rotation import codec_of
 
 if TYPE_CHECKING:
@@ -45,6 +46,9 @@ def _of_tail(route: TailRoute, owners: dict[tuple[int, int], str]) -> Iterator[s
         matched = True
         try:
             found = entry.stat()
+        except FileNotFoundError as error:
+            yield f"{key}: {entry.path}: {LEADS_NOWHERE if entry.is_symlink() else error.strerror}"
+            continue
         except OSError as error:
             yield f"{key}: {entry.path}: {error.strerror}"
             continue

@@ -252,7 +252,7 @@ def test_a_directory_a_socket_and_what_is_not_there_are_no_files_of_a_tail(
     assert said == [
         f'tails.one.paths: {logs} is a directory; expected files, as in "{logs}/*"',
         "tails.one.paths: /dev/null is no regular file",
-        f"tails.one.paths: {logs}/dangling: No such file or directory",
+        f"tails.one.paths: {logs}/dangling: a symbolic link that leads nowhere",
         f"tails.one.paths: {logs}/none.log: no such file",
         f"tails.one.paths: {logs}/*.gone: no file matches it yet",
     ]
