@@ -103,7 +103,7 @@ class Names:
         """Names that were made of late beside a log, by its path, and look like rotations of it."""
         self._late_links: dict[str, list[str]] = {}
         self._link_names: set[str] = set()
-        self._left: set[str] = set()
+        self._vacated: set[str] = set()
         """Paths of logs that are free: what stood there was renamed to a rotation's name."""
         self._examined: set[FileId] = set()
         """Files of which the content was looked at after the last batch of events."""
@@ -190,8 +190,8 @@ class Names:
         kept = set(present)
         gone = [path for path in self._names if path not in kept and self._log_at(path) == path]
         vanished = self._drop(path for path in gone if self._names[path] is standing.get(path))
-        beside = set(map(os.path.dirname, self._names)) if self._left else set()
-        self._left = {path for path in self._left if os.path.dirname(path) in beside}
+        beside = set(map(os.path.dirname, self._names)) if self._vacated else set()
+        self._vacated = {path for path in self._vacated if os.path.dirname(path) in beside}
         return vanished
 
     def replaced(self, directory: str) -> list[Vanished]:
@@ -219,12 +219,12 @@ class Names:
                 changes.looks.pop(path, None)
             elif mask & MOVED_TO:
                 before, name = _taken(self._moving, cookie, path) or _taken(late, cookie, path) or ("", None)
-                self._left.discard(path)
+                self._vacated.discard(path)
                 self._came(name, path, changes)
                 if self._log_at(before) and may_have_been(os.path.basename(path), os.path.basename(before)):
-                    self._left.add(before)
+                    self._vacated.add(before)
             elif mask & CREATED:
-                self._created(path, changes, successor=path in self._left)
+                self._created(path, changes, successor=path in self._vacated)
                 self._linked(path, changes)
             elif mask & DELETED:
                 self._deleted(path, changes)
@@ -261,7 +261,7 @@ class Names:
             self._renamed(name, path, changes)
 
     def _created(self, path: str, changes: Changes, *, successor: bool = False) -> None:
-        self._left.discard(path)
+        self._vacated.discard(path)
         log = self._log_at(path)
         if log is not None:
             self._replaced(path, changes)
@@ -336,7 +336,7 @@ class Names:
         return name
 
     def _deleted(self, path: str, changes: Changes) -> None:
-        self._left.discard(path)
+        self._vacated.discard(path)
         name = self._names.pop(path, None)
         copy_of = changes.looks.pop(path, None)
         rotated = self._unlinked(path, name or _Name(self._log_at(path) or path), changes)
