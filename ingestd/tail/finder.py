@@ -262,7 +262,9 @@ class TailFinder:
         self._first_pass, self._new_since = False, 0
         self._tell_all_found()
         self._tell_left_out()
-        if self._once:
+        if self._once:  # no later pass looks for lines that came late
+            self._look_at_finished()
+            await self._settle(_ROUNDS)
             await self._wait_for_copies()
 
     def _found_before(self) -> int:

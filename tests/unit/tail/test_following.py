@@ -3049,3 +3049,23 @@ async def test_what_was_over_and_grew_while_nothing_ran_is_read_though_a_newer_o
     await follower.scan()
     follower.drain()
     assert sorted(follower.texts) == [b"late", b"one", b"three", b"two"]
+
+
+async def test_a_run_with_an_end_reads_what_came_late_to_a_rotated_file_that_no_glob_matches(
+    follow: Any, log: Path
+) -> None:
+    """A daemon had finished with it, and stopped. A program that has it open still writes to it."""
+    append(log, "one")
+    follower = follow("a.log", leave_after=0.01)
+    await follower.reads("one")
+    shift(log)
+    append(log, "two")
+    await follower.reads("one", "two")
+    await follower.until(lambda: any(each.detail.get("done") for each in follower.stored.values()))
+    follower.stop()
+    append(log.with_name("a.log.1"), "late")
+    follower.once = True
+    follower.start()
+    await follower.scan()
+    follower.drain()
+    assert follower.texts == [b"one", b"two", b"late"]
