@@ -266,6 +266,7 @@ class TailFinder:
             self._look_at_finished()
             await self._settle(_ROUNDS)
             await self._wait_for_copies()
+            self._tell_left()
 
     def _found_before(self) -> int:
         """Until when (ns) the last run had found all files; 0: not known."""
@@ -295,6 +296,12 @@ class TailFinder:
         for place in self._awaited.repeating():
             reason = "grows as another file does, like a copy in the making: the next run looks again"
             self._troubles.tell(place.path, reason)
+
+    def _tell_left(self) -> None:
+        left = {place.path for _, place in self._due.examinations.values()}
+        for path in left.union(*(log.waiting for log in self._withholding)):
+            if path not in self._troubles:
+                self._troubles.tell(path, "not examined yet, or waits for an older file: the next run goes on")
 
     def _tell_left_out(self) -> None:
         left = [log.path for log in self._logs.values() if log.generations and log.is_left_out(log.path)]

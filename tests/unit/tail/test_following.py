@@ -3069,3 +3069,14 @@ async def test_a_run_with_an_end_reads_what_came_late_to_a_rotated_file_that_no_
     await follower.scan()
     follower.drain()
     assert follower.texts == [b"one", b"two", b"late"]
+
+
+async def test_a_run_with_an_end_says_what_it_did_not_come_to(
+    follow: Any, log: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Files may come all the time, and each may show that there is more to be looked at."""
+    monkeypatch.setattr(finder_module, "_ROUNDS", 0)
+    append(log, "one")
+    follower = follow("a.log", once=True)
+    await follower.scan()
+    assert follower.present_troubles == {str(log): "not examined yet, or waits for an older file: the next run goes on"}
