@@ -266,7 +266,7 @@ class StatisticsReported:
 class Unacknowledged:
     """What was read and is not acknowledged of one route. It is read and sent again at the next start.
 
-    `deleted`: of files without a name, the bytes that are not acknowledged, read or not, by what people call the file.
+    `deleted`: of files without a name, the bytes that are not acknowledged, read or not, by the file's last path.
     They are not among `sources` and `bytes`: only where there is a copy of such a file can it be read again.
     """
 

@@ -587,7 +587,7 @@ class LineRunner:
         deleted: Counter[str] = Counter()
         for held in self._sources.values():
             if held.source is not None and held.source.deleted:
-                deleted[held.assignment.found.display_name] += held.progress.unacknowledged + held.source.unread
+                deleted[held.source.deleted] += held.progress.unacknowledged + held.source.unread
             elif not held.progress.settled:
                 left.append(held.progress.unacknowledged)
         return Unacknowledged(len(left), sum(left), +deleted)

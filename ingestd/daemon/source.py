@@ -222,8 +222,8 @@ class Source(Protocol):
         ...
 
     @property
-    def deleted(self) -> bool:
-        """Whether its file has no name any more: once it is closed, nobody can open it again."""
+    def deleted(self) -> str:
+        """The last path of its file, if that has no name any more: once it is closed, nobody can open it again."""
         ...
 
     @property

@@ -32,7 +32,7 @@ class RouteSummary:
     unacknowledged_bytes: int = 0
     """Bytes that were read and not acknowledged by the end. They are read and sent again at the next start."""
     deleted: Mapping[str, int] = field(default_factory=dict)
-    """Of files without a name, bytes that were not acknowledged, read or not, by what people call the file."""
+    """Of files without a name, bytes that were not acknowledged, read or not, by the last path of the file."""
 
 
 @dataclass(frozen=True, slots=True)

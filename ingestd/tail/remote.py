@@ -86,7 +86,7 @@ class RemoteSource:
         self.assignment, self.name, self.route = assignment, assignment.found.source, reader.route
         self.finished: End | None = None
         self.unread = 0
-        self.deleted = False
+        self.deleted = ""
         self.held_back = False
         self.news_at = 0.0
         self._reader = reader
@@ -158,7 +158,7 @@ class RemoteSource:
             self._since = time.monotonic()
             self._do(partial(self._fetch_there, due, self._room))
 
-    def _take(self, fetched: tuple[Piece, memoryview] | OSError | None, state: tuple[Any, int, bool, Any]) -> None:
+    def _take(self, fetched: tuple[Piece, memoryview] | OSError | None, state: tuple[Any, int, str, Any]) -> None:
         self._fetched, self._since = fetched, 0.0
         self.finished, self.unread, self.deleted, self._detail = state
         if fetched is not None or self.finished is not None or self._again:

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Final, Literal, Protocol, TypeAlias
 
 from ingestd.daemon.source import End, Piece
 from ingestd.tail.content import HEAD_BYTES
-from ingestd.tail.known import WITNESS_BYTES, Known, Sample, Witness
+from ingestd.tail.known import WITNESS_BYTES, Known, Sample, Witness, printable
 from ingestd.tail.lines import TRUNCATED_MARK, cut_at, find_newline, has_long_line, line_end, shorten
 
 if TYPE_CHECKING:
@@ -30,6 +30,9 @@ Kind: TypeAlias = Literal["taken", "concluded", "deleted", "truncated", "gone", 
 
 CHUNKS_PER_READ: Final = 8
 """How many times `into` is filled in one `read` to find the end of a line; then others get their turn."""
+
+_DELETED: Final = " (deleted)"
+"""What the kernel adds to the path of a file without a name."""
 
 _HELD_UP: Final = 1.0
 """Seconds without a read after which reading seems to be held up. From then on `unread` notes what comes, so that it
@@ -97,7 +100,7 @@ class TailSource:
         self._concluded = found.last
         self._linked = True
         self._met = False  # its content was there when it was read
-        self._gone = False  # the kernel says that it was deleted: there is no name to look for
+        self._gone = ""  # its last path, if the kernel says that it was deleted: there is no name to look for
         self._seen: Sample | None = None  # of what was seen last
         self._before: Sample | None = None  # of what stood before the position when the reading began
         self._head: bytes = b""  # how the text begins, as far as it is known
@@ -127,9 +130,9 @@ class TailSource:
         return max(0, (end if self._until is None else min(end, self._until)) - self._position)
 
     @property
-    def deleted(self) -> bool:
+    def deleted(self) -> str:
         """See `ingestd.daemon.source.Source.deleted`."""
-        return self._gone
+        return printable(self._gone)
 
     def detail(self) -> Mapping[str, Any]:
         """See `ingestd.daemon.source.Source.detail`: what is known of the file, with the bytes last read."""
@@ -171,7 +174,7 @@ class TailSource:
             self._finish("gone")
             return
         known, self._text = found
-        self._gone = False
+        self._gone = ""
         if known != self._known:
             self._known = known
             self._owner.moved(self)
@@ -211,8 +214,8 @@ class TailSource:
     def _follow(self, text: Text, status: os.stat_result) -> None:
         """Where the file is now, the kernel says."""
         path = os.readlink(f"/proc/self/fd/{text.descriptor}")
-        if not status.st_nlink and path.endswith(" (deleted)"):
-            self._gone = True
+        if not status.st_nlink and path.endswith(_DELETED):
+            self._gone = path.removesuffix(_DELETED)
             return
         # After `link` and `unlink` it says "… (deleted)" of a file that has a name, and does not know which.
         if path != self._known.path and _is_at(path, status):

@@ -61,7 +61,7 @@ class Text:
 
     @property
     def deleted(self):
-        return self.path is None
+        return "" if self.path else "its last path"
 
     @property
     def finished(self):
@@ -913,4 +913,4 @@ async def test_what_is_not_acknowledged_of_deleted_files_is_counted_apart_with_w
             route.opened[name].path = None
         route.opened["b"].text += b"not read"
         of_b = len(route.texts["b"]) + len(b"not read")
-        assert made.runner.unacknowledged == Unacknowledged(1, len(route.texts["a"]), {"b": of_b})
+        assert made.runner.unacknowledged == Unacknowledged(1, len(route.texts["a"]), {"its last path": of_b})

@@ -538,6 +538,21 @@ async def test_the_rest_of_a_file_that_was_deleted_meanwhile_is_taken_by_this_ru
     assert await reads.drain(source) == [b"two-half", b"three"]
 
 
+async def test_a_deleted_file_is_called_by_its_last_path(reading: Any, tmp_path: Path) -> None:
+    """Another one may stand where its log is written. A stop names what it did not deliver."""
+    log, rotated = tmp_path / "a.log", tmp_path / "a.log.1"
+    append(log, b"one\n")
+    source = reading().open(log)
+    assert take(source)[1] == b"one\n"
+    assert not source.deleted
+    log.rename(rotated)
+    append(log, b"two\n")
+    rotated.unlink()
+    source.look()
+    assert take(source) is None
+    assert source.deleted == str(rotated)
+
+
 # Where the file is
 
 
