@@ -81,6 +81,7 @@ class Follower:
             others=[each.finder for each in self.beside],
             looks=self.looks,
         )
+        self.scanned = False
         self.reader = self.route.opener(self.readied.append, self.changed.append)  # type: ignore[assignment]
 
     def stop(self) -> None:
@@ -188,6 +189,7 @@ class Follower:
     async def scan(self) -> list[Found]:
         """A complete pass, the first that the finder makes."""
         before = len(self.found)
+        self.scanned = True
         await self.finder.scan(self)
         self.has_run = True
         self.since = self.found_until or self.since
@@ -259,10 +261,16 @@ class Follower:
         if self.running is not None and self.running.done() and not self.running.cancelled():
             self.running.result()
 
+    async def have_begun(self) -> None:
+        """A run with an end looks for files once."""
+        if self.once and not self.scanned:
+            await self.scan()
+        elif self.running is None and not self.once:
+            await self.begin()
+
     async def until(self, holds: Callable[[], object]) -> None:
         """Find, read and acknowledge until this holds."""
-        if self.running is None:
-            await self.begin()
+        await self.have_begun()
         deadline = asyncio.get_running_loop().time() + PATIENCE
         while not holds():
             self.check_running()
@@ -272,8 +280,7 @@ class Follower:
 
     async def settle(self) -> None:
         """Until looks and reads bring nothing more, for longer than a file that leaves is waited for."""
-        if self.running is None:
-            await self.begin()
+        await self.have_begun()
         quiet = 0
         while quiet < _QUIET_ROUNDS:
             self.check_running()
