@@ -30,6 +30,7 @@ from ingestd.tail import news as news_module
 from ingestd.tail import searching as searching_module
 from ingestd.tail import thread as thread_module
 from ingestd.tail import vanished as vanished_module
+from ingestd.tail import verdicts as verdicts_module
 from ingestd.tail import watches as watches_module
 from ingestd.tail.content import HEAD_BYTES
 from ingestd.tail.facts import (
@@ -44,6 +45,7 @@ from ingestd.tail.known import WITNESS_BYTES, Known, Sample, Witness
 from ingestd.tail.looks import Looks
 from ingestd.tail.rotation import codec_of, is_rotated_from
 from ingestd.tail.thread import LookThread
+from ingestd.tail.verdicts import Verdicts
 from ingestd.tail.watch import CREATED, DELETED, IS_DIRECTORY, MOVED_FROM, MOVED_TO, OVERFLOW, WRITTEN, EventStream
 
 if TYPE_CHECKING:
@@ -1484,7 +1486,7 @@ def patches(machine: Callable[[], Machine]) -> list[tuple[Any, str, Any]]:
         return _Job(lambda: machine().files.tick(int(seconds * SECOND)), sleeps=True)
 
     system, clock = Current(), CurrentClock()
-    timed = (examinations_module, finder_module, news_module, thread_module, vanished_module)
+    timed = (examinations_module, finder_module, news_module, thread_module, vanished_module, verdicts_module)
     return [
         *((module, "os", system) for module in (directories_module, looks_module, listings_module, searching_module)),
         (known_module, "_births", itertools.count(1, 1 << 12)),
@@ -1503,6 +1505,6 @@ def patches(machine: Callable[[], Machine]) -> list[tuple[Any, str, Any]]:
         (thread_module, "asyncio", SimpleNamespace(sleep=sleep)),
         *((module, "time", clock) for module in timed),
         # What waits for longer is found by the next rescan.
-        (TailFinder, "_call_later", lambda self, delay, call, *arguments: call(*arguments) if delay < 1 else None),
+        (Verdicts, "_look_later", lambda self, seconds, path, of: self._due.look(path, of) if seconds < 1 else None),
         (watches_module, "EventStream", lambda heard, **_: SimulatedStream(machine().files, heard)),
     ]
