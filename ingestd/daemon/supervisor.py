@@ -301,10 +301,14 @@ class Supervisor:
         if not self._once:
             await self._stop.wait()
             return
-        self._tasks.start(self._give_up_when_nothing_is_stored(), "patience with positions that can not be stored")
+        # What it delivers and can not note, each further run sends again.
+        stored = self._give_up_after(lambda: self._checkpoint.failing_seconds, "positions could not be stored")
+        self._tasks.start(stored, "patience with positions that can not be stored")
         await self._until_stop(self._find_all())
         if len(self._shards) and not self._stop.is_set():
-            self._tasks.start(self._give_up_when_nothing_moves(), "patience of a run with an end")
+            self._moved_at = time.monotonic()
+            moved = self._give_up_after(lambda: time.monotonic() - self._moved_at, "nothing was acknowledged")
+            self._tasks.start(moved, "patience of a run with an end")
             await self._until_stop(self._all_ended.wait())
 
     def _all_found(self) -> None:
@@ -347,21 +351,13 @@ class Supervisor:
         self._failures += without_room(self._configuration)
         self._stop.set()
 
-    async def _give_up_when_nothing_moves(self) -> None:
+    async def _give_up_after(self, lasts: Callable[[], float], what: str) -> None:
+        """End a run with an end once something `lasts` longer than `once_patience`; in seconds."""
         patience = self._configuration.daemon.once_patience
-        self._moved_at = time.monotonic()
-        # Positions move ten times a second. No need to wake for each.
-        while (left := self._moved_at + patience - time.monotonic()) > 0:  # noqa: ASYNC110
+        # Positions move, and are stored, ten times a second. No need to wake for each.
+        while (left := patience - lasts()) > 0:  # noqa: ASYNC110
             await asyncio.sleep(left)
-        self._give_up(f"nothing was acknowledged for {patience:g} s")
-
-    async def _give_up_when_nothing_is_stored(self) -> None:
-        """What a run with an end delivers and can not note, each further run sends again."""
-        patience = self._configuration.daemon.once_patience
-        # Positions are stored ten times a second. No need to wake for each.
-        while (left := patience - self._checkpoint.failing_seconds) > 0:  # noqa: ASYNC110
-            await asyncio.sleep(left)
-        self._give_up(f"positions could not be stored for {patience:g} s")
+        self._give_up(f"{what} for {patience:g} s")
 
     async def _drain(self) -> None:
         deadline = self._drain_deadline = Deadline.after(self._configuration.daemon.drain_timeout)

@@ -46,11 +46,9 @@ def _of_tail(route: TailRoute, owners: dict[tuple[int, int], str]) -> Iterator[s
         matched = True
         try:
             found = entry.stat()
-        except FileNotFoundError as error:
-            yield f"{key}: {entry.path}: {LEADS_NOWHERE if entry.is_symlink() else error.strerror}"
-            continue
         except OSError as error:
-            yield f"{key}: {entry.path}: {error.strerror}"
+            dangles = isinstance(error, FileNotFoundError) and entry.is_symlink()
+            yield f"{key}: {entry.path}: {LEADS_NOWHERE if dangles else error.strerror}"
             continue
         if route.compressed == "skip" and codec_of(entry.name) and stat.S_ISREG(found.st_mode):
             left += 1

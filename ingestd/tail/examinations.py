@@ -76,11 +76,12 @@ class Examinations:
         heads: Heads,
         *,
         first: bool,
-        may_be_copy: bool = True,
+        may_be_copy: bool,
     ) -> Examination:
         """How to examine a file. It may be a copy of what is in the log that met it, whatever it is called.
 
         `known`: its generation, if it has one. `called`: other names of it. `first`: it was there before the tail.
+        may_be_copy: else it is compared with nothing.
         """
         route = self._route
         at_end = first and route.start != "beginning"

@@ -16,7 +16,10 @@ from typing import TYPE_CHECKING, Final, NamedTuple, cast
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-__all__ = ["FileId", "identify", "lists_other_inodes", "may_hold"]
+__all__ = ["DELETED_SUFFIX", "FileId", "identify", "lists_other_inodes", "may_hold"]
+
+DELETED_SUFFIX: Final = " (deleted)"
+"""What the kernel adds in /proc/self/fd to the path of a file that has no name any more."""
 
 # From linux/magic.h and, for ZFS, from OpenZFS.
 _OVERLAYFS: Final = 0x794C7630

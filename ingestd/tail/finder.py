@@ -532,6 +532,10 @@ class TailFinder:
         """Whether something is known of a log at this path."""
         return path in self._logs
 
+    def look_for(self, path: str, log: str) -> None:
+        """Look at a path for a log that asked, perhaps of another tail, unless this tail has a log there."""
+        self._due.look(path, None if self.log_at(path) else log)
+
     def search_what_went(self, log: Log, place: Place) -> None:
         """A file went before it was examined, and no event said where to."""
         self._unseen.search(log, place.modified - 1 if log.generations else self._unseen.all_known)
@@ -599,7 +603,7 @@ class TailFinder:
 
     def _warn_untold(self, untold: list[tuple[str, int]]) -> None:
         """All in one line, since all pods of a node may be gone at once."""
-        self._sources.gone([(printable(path), position) for path, position in untold])
+        self._sources.gone(untold)
         _log.warning(
             "files are gone or were cut off while nobody read them: what was written to them meanwhile is unknown",
             route=self.route.name,
@@ -813,8 +817,7 @@ class TailFinder:
     def _do(self, log: Log, command: Command) -> None:  # noqa: C901, PLR0912 - one for each command
         match command:
             case Look(path, asked) if asked:
-                finder = self._files.taker(path) or self
-                finder._due.look(path, None if finder.log_at(path) else asked)  # noqa: SLF001 - one of its kind
+                (self._files.taker(path) or self).look_for(path, asked)
             case Look(path):
                 self._due.look(path, log.path)
             case Examine(place):

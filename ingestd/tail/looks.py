@@ -20,7 +20,7 @@ from ingestd.tail.facts import (
     Refused,
     Sought,
 )
-from ingestd.tail.file_id import identify
+from ingestd.tail.file_id import DELETED_SUFFIX, identify
 from ingestd.tail.heads import Heads
 from ingestd.tail.known import Witness, witness_before
 from ingestd.tail.listings import inodes_in, is_unchanged, settled_stamp, stamp_of
@@ -157,7 +157,7 @@ class Looks:
             return Sighting(path, None, through, LEADS_NOWHERE if gone and through else trouble)
         try:
             status = os.fstat(descriptor)
-            real = os.readlink(f"/proc/self/fd/{descriptor}").removesuffix(" (deleted)")
+            real = os.readlink(f"/proc/self/fd/{descriptor}").removesuffix(DELETED_SUFFIX)
             through = () if real == path else links_of(path)
             if not stat.S_ISREG(status.st_mode):
                 kind = next((name for test, name in _KINDS if test(status.st_mode)), "something special")
@@ -445,13 +445,16 @@ def _compressed_of(place: Place, text: Text, originals: Iterable[Original]) -> C
             witness = original.witness
             worse = found is not None and (found.akin, found.position) >= (original.akin, original.position)
             held = witness is not None and not worse and witness.begins(head) and witness.ends(text)
-            if held and not _came_before(place, text, original):
+            if held and not _is_none_of(place, text, original):
                 found = original
     return None if found is None else Copy(found.source, 0, sure=False)
 
 
-def _came_before(place: Place, text: Text, original: Original) -> bool:
-    """Whether a compressed file has what a log had before a known file was made, which is still there, uncut."""
+def _is_none_of(place: Place, text: Text, original: Original) -> bool:
+    """Whether a compressed file can not have been made of a known one, which is still there, uncut.
+
+    It was written before that was made, or has more.
+    """
     with suppress(OSError), open_text(original.path, "") as other:
         if identify(other.descriptor).same(original.file):
             status, witness = other.status(), original.witness

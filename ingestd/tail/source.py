@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, Final, Literal, Protocol, TypeAlias
 
 from ingestd.daemon.source import End, Piece
 from ingestd.tail.content import HEAD_BYTES
+from ingestd.tail.file_id import DELETED_SUFFIX
 from ingestd.tail.known import WITNESS_BYTES, Known, Sample, Witness, printable
 from ingestd.tail.lines import TRUNCATED_MARK, cut_at, find_newline, has_long_line, line_end, shorten
 
@@ -30,9 +31,6 @@ Kind: TypeAlias = Literal["taken", "concluded", "deleted", "truncated", "gone", 
 
 CHUNKS_PER_READ: Final = 8
 """How many times `into` is filled in one `read` to find the end of a line; then others get their turn."""
-
-_DELETED: Final = " (deleted)"
-"""What the kernel adds to the path of a file without a name."""
 
 _HELD_UP: Final = 1.0
 """Seconds without a read after which reading seems to be held up. From then on `unread` notes what comes, so that it
@@ -214,8 +212,8 @@ class TailSource:
     def _follow(self, text: Text, status: os.stat_result) -> None:
         """Where the file is now, the kernel says."""
         path = os.readlink(f"/proc/self/fd/{text.descriptor}")
-        if not status.st_nlink and path.endswith(_DELETED):
-            self._gone = path.removesuffix(_DELETED)
+        if not status.st_nlink and path.endswith(DELETED_SUFFIX):
+            self._gone = path.removesuffix(DELETED_SUFFIX)
             return
         # After `link` and `unlink` it says "… (deleted)" of a file that has a name, and does not know which.
         if path != self._known.path and _is_at(path, status):
