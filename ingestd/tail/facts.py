@@ -54,6 +54,7 @@ __all__ = [
     "Seen",
     "Sought",
     "Taken",
+    "Unreadable",
     "Untold",
     "Verdict",
 ]
@@ -108,6 +109,10 @@ class Refused:
     """Not to be read."""
 
     reason: str
+
+
+class Unreadable(Refused):
+    """It can not be opened now. That may change without a modification, and after it was rotated."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -53,7 +53,7 @@ from ingestd.tail.generation import Phase
 from ingestd.tail.kin import Kin
 from ingestd.tail.known import Known, birth_of, printable
 from ingestd.tail.log import Log
-from ingestd.tail.looks import LEADS_NOWHERE, Looks
+from ingestd.tail.looks import A_DIRECTORY, LEADS_NOWHERE, Looks
 from ingestd.tail.names import Names
 from ingestd.tail.news import GRAIN, News
 from ingestd.tail.rotation import codec_of, is_rotated_from, possible_originals
@@ -469,7 +469,8 @@ class TailFinder:
             lambda file: self._files.find(file) is not None,
             lambda path: path in found.present or path in self._ways.paths,
         )
-        self._troubles.listed(found.troubles, found.present)
+        rotated = (path for path in self._troubles.paths if self._names.has(path))
+        self._troubles.listed(found.troubles, found.present.union(rotated))
         if missed:
             self._unseen.miss()
         else:
@@ -763,7 +764,8 @@ class TailFinder:
             # Where the link of a known log leads, a file is made anew in a moment, or what was there is gone.
             known = sighting.trouble == LEADS_NOWHERE and log is not None and log.generations
             # What is in a directory is taken, by `**` or another path; but a path that is one takes nothing.
-            if not known and (sighting.path in self.route.paths or not self._globs.leads_through(sighting.path)):
+            led_through = sighting.trouble == A_DIRECTORY and self._globs.leads_through(sighting.path)
+            if not known and (sighting.path in self.route.paths or not led_through):
                 self._troubles.tell(sighting.path, sighting.trouble)
         elif sighting.place is None and sighting.path in self._troubles.paths:
             self._troubles.over(sighting.path)

@@ -54,6 +54,7 @@ from ingestd.tail.facts import (
     Seen,
     Sought,
     Taken,
+    Unreadable,
     Untold,
 )
 from ingestd.tail.generation import NOTHING, Generation, Phase
@@ -451,6 +452,10 @@ class Log:
                     yield from self._seek_content(place.modified - 1)
                 elif emptied:
                     yield from self._seek_content(born)
+            case Unreadable(reason):
+                yield from self._unreadable(place)
+                yield Refuse(place, reason)
+                yield from self._supersede()
             case Refused(reason):
                 yield Refuse(place, reason)
                 if known is not None and known.copy_of == NOTHING:
@@ -610,6 +615,14 @@ class Log:
         empty.copy_of = NOTHING
         yield Keep(empty)
 
+    def _unreadable(self, place: Place) -> Iterator[Command]:
+        """Its content is not known, but the file is: it is read once it can be, wherever it was rotated to."""
+        yield from self._empty(place._replace(size=0))
+        unread = self.of(place.file)
+        if unread is not None and unread.copy_of == NOTHING:
+            unread.size = place.size
+            yield Await(place)
+
     def _follower(self, file: FileId) -> Generation | None:
         """What stands at the path, if this file left it: that came after whatever this one holds."""
         return self.of(self._here) if self._here is not None and self._left(file) else None
@@ -745,6 +758,8 @@ class Log:
             return
         self.asked = newest.source
         for generation in self.generations:
+            if generation.copy_of == NOTHING and generation.size:
+                self._look_back(generation.known.modified - 1)  # it could not be read; compressed since, perhaps
             lost_sight = generation is newest or generation.copy_of == NOTHING or generation.waits
             if lost_sight and generation.phase is not Phase.SOUGHT:
                 yield Seek(generation)

@@ -19,6 +19,7 @@ from ingestd.tail.facts import (
     Plain,
     Refused,
     Sought,
+    Unreadable,
 )
 from ingestd.tail.file_id import DELETED_SUFFIX, identify
 from ingestd.tail.heads import Heads
@@ -39,10 +40,11 @@ if TYPE_CHECKING:
     from ingestd.tail.searching import Search
     from ingestd.tail.text import Text
 
-__all__ = ["LEADS_NOWHERE", "Changed", "Examination", "Looks", "Original", "Sighting", "Unreadable", "Walk"]
+__all__ = ["A_DIRECTORY", "LEADS_NOWHERE", "Changed", "Examination", "Looks", "Original", "Sighting", "Walk"]
 
 LEADS_NOWHERE: Final = "a symbolic link that leads nowhere"
-"""The trouble with a path where that is all there is."""
+A_DIRECTORY: Final = "a directory, not a file"
+"""Troubles with a path where that is all there is."""
 
 COMPARED_BYTES: Final = 4096
 """So many of the last bytes of a copy are compared with its original, and its first ones."""
@@ -55,11 +57,11 @@ _WHOLE_TEXT_BYTES: Final = 64 << 20
 
 _LINKS_MOST: Final = 40
 _KINDS: Final = (
-    (stat.S_ISDIR, "a directory"),
-    (stat.S_ISFIFO, "a FIFO"),
-    (stat.S_ISSOCK, "a socket"),
-    (stat.S_ISCHR, "a character device"),
-    (stat.S_ISBLK, "a block device"),
+    (stat.S_ISDIR, A_DIRECTORY),
+    (stat.S_ISFIFO, "a FIFO, not a file"),
+    (stat.S_ISSOCK, "a socket, not a file"),
+    (stat.S_ISCHR, "a character device, not a file"),
+    (stat.S_ISBLK, "a block device, not a file"),
 )
 
 
@@ -128,10 +130,6 @@ class Changed(Doubtful):
     """It does not begin as it did when its originals were chosen."""
 
 
-class Unreadable(Refused):
-    """It can not be opened now. That may change without a modification."""
-
-
 class Looks:
     """The real file system. One thread uses it at a time."""
 
@@ -160,8 +158,8 @@ class Looks:
             real = os.readlink(f"/proc/self/fd/{descriptor}").removesuffix(DELETED_SUFFIX)
             through = () if real == path else links_of(path)
             if not stat.S_ISREG(status.st_mode):
-                kind = next((name for test, name in _KINDS if test(status.st_mode)), "something special")
-                return Sighting(path, None, through, f"{kind}, not a file")
+                kind = next((said for test, said in _KINDS if test(status.st_mode)), "something special, not a file")
+                return Sighting(path, None, through, kind)
             codec = codec_of(path if through else real)  # without links, it has another name only if it was renamed
             return Sighting(path, _place(real, identify(descriptor, status), status, codec), through)
         except OSError as error:

@@ -9,8 +9,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
 from ingestd.tail.examinations import COMPRESSING, DOUBT, DOUBTS_MOST
-from ingestd.tail.facts import Alone, Answered, Copy, Doubtful, Examined, Repeated
-from ingestd.tail.looks import Unreadable
+from ingestd.tail.facts import Alone, Answered, Copy, Doubtful, Examined, Repeated, Unreadable
 from ingestd.tail.rotation import codec_of, is_numbered, is_rotated_from
 
 if TYPE_CHECKING:

@@ -171,6 +171,8 @@ class Watches:
         except WatchLimit as error:
             self._warn(error)
             return True
+        except PermissionError:  # it is looked at by the clock
+            return True
         except OSError:
             return False
         found = (status.st_ino, status.st_size, status.st_mtime_ns)

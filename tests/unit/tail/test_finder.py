@@ -580,7 +580,8 @@ async def test_once_a_copy_in_the_making_that_is_complete_before_its_log_is_trun
 # Trouble
 
 
-async def test_what_is_no_readable_text_file_is_named_once(follow: Any, tmp_path: Path) -> None:
+@pytest.mark.parametrize("glob", ["*.log", "**/*.log"])
+async def test_what_is_no_readable_text_file_is_named_once(follow: Any, tmp_path: Path, glob: str) -> None:
     (tmp_path / "directory.log").mkdir()
     append(tmp_path / "directory.log" / "in.log", "in")
     os.mkfifo(tmp_path / "fifo.log")
@@ -592,7 +593,7 @@ async def test_what_is_no_readable_text_file_is_named_once(follow: Any, tmp_path
     with socket.socket(socket.AF_UNIX) as listener:
         os.chdir(tmp_path)  # the path of a socket has at most 107 bytes
         listener.bind("socket.log")
-        follower = follow("*.log", "directory.log", "directory.log/in.log", "missing.log", rescan_interval=0.05)
+        follower = follow(glob, "directory.log", "directory.log/in.log", "missing.log", rescan_interval=0.05)
         await follower.settle()
         append(tmp_path / "a.log", "one")  # so that there is another pass
         await follower.reads("in", "one")
@@ -706,9 +707,9 @@ def barred(path: Path) -> Iterator[Callable[[], None]]:
 
 @pytest.fixture
 def public_path() -> Iterator[Path]:
-    """A directory that everybody may enter."""
+    """A directory that everybody may enter, and rename files in."""
     with tempfile.TemporaryDirectory() as directory:
-        Path(directory).chmod(0o755)
+        Path(directory).chmod(0o777)
         yield Path(directory)
 
 
@@ -721,6 +722,72 @@ async def test_an_unreadable_file_is_named_and_taken_when_it_can_be_read(follow:
         open_up()
         await follower.reads("one")
     assert len(follower.told) == 1
+
+
+@pytest.mark.parametrize("end", ["repaired", "repaired later", "repaired while down", "compressed", "deleted"])
+async def test_an_unreadable_file_that_is_rotated_is_read_once_it_can_be(
+    follow: Any, public_path: Path, end: str
+) -> None:
+    log, rotated = public_path / "a.log", public_path / "a.log.1"
+    append(log, "one")
+    follower = follow(directory=public_path, rescan_interval=0.05 if end in {"repaired later", "compressed"} else 10.0)
+    await follower.reads("one")
+    log.rename(rotated)
+    append(log, "two")
+    with barred(log) as open_up:
+        await follower.until(lambda: follower.present_troubles)
+        rotated.unlink()
+        log.rename(rotated)
+        append(log, "three")
+        await follower.reads("one", "three")
+        assert follower.present_troubles == {str(rotated): "can not be read: Permission denied"}
+        if end == "repaired later":
+            await asyncio.sleep(0.3)  # passes go by
+            assert [thing for thing, _ in follower.told] == [str(log), str(rotated)]
+        if end == "repaired while down":
+            follower.stop()
+            follower.present_troubles.clear()
+        open_up()
+        log.chmod(0o644)
+        if end == "compressed":
+            rotated.with_name("a.log.1.gz").write_bytes(gzip.compress(rotated.read_bytes()))
+        if end in {"compressed", "deleted"}:
+            rotated.unlink()
+        else:
+            rotated.chmod(0o644)
+        if end == "repaired while down":
+            follower.start()
+        if end == "deleted":
+            await follower.settle()
+        else:
+            await follower.reads("one", "three", "two")
+    await follower.until(lambda: end == "deleted" or not follower.present_troubles)
+    assert not follower.losses
+
+
+@pytest.mark.parametrize("once", [False, True])
+async def test_an_unreadable_file_that_was_rotated_while_nothing_ran_is_read_once_it_can_be(
+    follow: Any, public_path: Path, *, once: bool
+) -> None:
+    log, rotated = public_path / "a.log", public_path / "a.log.1"
+    append(log, "one")
+    follower = follow(directory=public_path, once=once)
+    await follower.reads("one")
+    follower.stop()
+    append(rotated, "two")
+    log.rename(public_path / "a.log.2")
+    append(log, "three")
+    with barred(rotated) as open_up:
+        follower.start()
+        await follower.reads("one", "three")
+        assert follower.told == [(str(rotated), "can not be read: Permission denied")]
+        if once:
+            follower.stop()
+        open_up()
+        if once:
+            follower.start()
+        await follower.reads("one", "three", "two")
+    assert not follower.losses
 
 
 async def test_an_unreadable_directory_is_named_and_its_files_taken_when_it_can_be_read(
