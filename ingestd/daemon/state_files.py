@@ -43,6 +43,9 @@ def unusable(configuration: Configuration) -> Iterator[str]:
         unwritable = [path for path in there if not os.access(path, _access_to(path))]
         if unwritable:
             named = ", ".join(map(str, unwritable))
+            if os.statvfs(directory).f_flag & os.ST_RDONLY:
+                yield f"{key}: {directory} is mounted read-only; mount it to be written to (`rw`), or name another one"
+                continue
             remedy = f"chown -R USER {directory} gives the daemon's user all of it"
             yield f"{key}: {named} can not be written by this user; {remedy}"
 

@@ -173,6 +173,8 @@ class Document:
             return ""
         if "array" in expected:
             shown = _shown(key, value)
+            if key[-1] == "bootstrap":  # other clients take several in one string
+                shown = re.sub(", *", '", "', shown)
             return f", as in [{shown}]" if shown.endswith('"') else ""  # not hidden and not cut off
         return did_you_mean(value, re.findall(r"'([^']*)'", expected))
 

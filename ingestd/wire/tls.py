@@ -132,7 +132,8 @@ def _load_certificate(
 def handshake_error(error: BaseException, broker: str) -> IngestdError | None:
     """Why a handshake with `broker` (HOST:PORT) failed, if trying again is pointless; None if it is not pointless."""
     if isinstance(error, ssl.SSLCertVerificationError):
-        return AuthenticationFailed(f"{broker}: the broker's certificate is refused: {error.verify_message}")
+        remedy = "; `ca_file` names whom to trust" if error.verify_code in _OF_NOBODY_KNOWN else ""
+        return AuthenticationFailed(f"{broker}: the broker's certificate is refused: {error.verify_message}{remedy}")
     if not isinstance(error, ssl.SSLError) or isinstance(error, (ssl.SSLEOFError, ssl.SSLZeroReturnError)):
         return None
     if error.reason in _NOT_TLS:
@@ -141,6 +142,9 @@ def handshake_error(error: BaseException, broker: str) -> IngestdError | None:
         return AuthenticationFailed(f"{broker}: the broker refused the TLS handshake: {_reason(error)}")
     return AuthenticationFailed(f"{broker}: no TLS handshake with this broker: {_reason(error)}")
 
+
+_OF_NOBODY_KNOWN: Final = frozenset({18, 19, 20, 21})
+"""What OpenSSL calls these: self-signed, or signed by nobody whose certificate is there."""
 
 _NOT_TLS: Final = ("WRONG_VERSION_NUMBER", "HTTP_REQUEST", "RECORD_LAYER_FAILURE")
 

@@ -184,7 +184,7 @@ async def test_tls_reads_and_writes_and_shows_a_certificate_where_it_is_asked_fo
             "TLS",
             "127.0.0.1",
             lambda _: TlsSettings(),
-            "the broker's certificate is refused: unable to get",
+            "the broker's certificate is refused: unable to get .*; `ca_file` names whom to trust",
         ),
         ("TLS", "127.0.0.1", lambda c: TlsSettings(c.foreign_ca), "the broker's certificate is refused: unable to get"),
         ("TLS", "localhost", lambda c: TlsSettings(c.ca), "the broker's certificate is refused: Hostname mismatch"),

@@ -366,6 +366,21 @@ def test_files_of_the_state_that_this_user_may_not_write_are_said_and_a_start_re
     assert path.read_bytes() == before
 
 
+def test_a_state_on_a_disk_that_is_mounted_read_only_is_said_with_its_remedy(
+    warned: Callable[..., list[str]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """`chown` was said to help."""
+    path = positions_in(tmp_path / "state")
+    allowed, disk = os.access, os.statvfs(tmp_path)
+    monkeypatch.setattr(
+        os, "access", lambda given, mode: not (given == path and mode & os.W_OK) and allowed(given, mode)
+    )
+    monkeypatch.setattr(os, "statvfs", lambda _: os.statvfs_result((*disk[:8], disk.f_flag | os.ST_RDONLY, disk[9])))
+    assert warned("", path.parent) == [
+        f"daemon.state: {path.parent} is mounted read-only; mount it to be written to (`rw`), or name another one"
+    ]
+
+
 def test_a_lock_in_a_brokers_own_directory_that_this_user_may_not_write_is_said_with_its_key(
     warned: Callable[..., list[str]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

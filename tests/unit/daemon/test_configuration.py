@@ -249,6 +249,10 @@ def test_a_wrong_key_of_a_route_is_refused_by_name(faults, line: str, fault: str
             'clusters.a.bootstrap: expected addresses, as in ["kafka-1:9092"], or `embedded = true`',
         ),
         (
+            "[clusters.a]\nbootstrap = 'b:1,c:1'",
+            'clusters.a.bootstrap = "b:1,c:1": expected an array, as in ["b:1", "c:1"]',
+        ),
+        (
             "[clusters.a]\nembedded = true\nbootstrap = ['b:1']",
             "clusters.a.embedded = true: expected `embedded = true` or `bootstrap`, not both",
         ),
