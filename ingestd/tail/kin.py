@@ -33,7 +33,8 @@ _ALIKE_MOST: Final = 64
 """A family with more logs than this says nothing about the origin of a file."""
 
 _STRANGERS_MOST: Final = 8
-"""Of a family with more logs than this, a file is compared only with logs and files whose names it may have had."""
+"""Of a family with more logs than this, a file is compared only with those beside it, and with logs and files whose
+names it may have had."""
 
 
 _NAMES_MOST: Final = 64
@@ -149,14 +150,15 @@ class Kin:
         if not logs:
             return ()
         names = frozenset().union(*map(names_of, paths))
-        called_so = {log.path for log in logs if self._is_called(log, names)}
+        beside = set(map(os.path.dirname, paths))
+        likely = {log.path for log in logs if os.path.dirname(log.path) in beside or self._is_called(log, names)}
         ends = tuple(f"/{name}" for name in names)
         owned = self._files.find(place.file)
         unread = owned is not None and owned.generation.copy_of == NOTHING
 
         def possible(of: Callable[[Log], Sequence[Generation]]) -> Iterator[tuple[Log, Generation]]:
             for log in logs:
-                whatever_called = len(logs) <= _STRANGERS_MOST or log.path in called_so
+                whatever_called = len(logs) <= _STRANGERS_MOST or log.path in likely
                 for each in of(log):
                     if unread and each.copy_of == NOTHING and _made(place.file) < _made(each.known.file):
                         continue  # of files that seemed to be empty, each would wait for the others

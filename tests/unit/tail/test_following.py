@@ -1645,6 +1645,37 @@ def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(source_module, "IN_THE_MAKING", 0.2)
 
 
+async def test_what_came_while_nothing_ran_is_not_sent_again_once_it_is_renamed_and_compressed(
+    follow: Any, tmp_path: Path
+) -> None:
+    """Of more than eight logs that are called alike. app.log.1 is a log of its own then, called unlike app.log.2.gz."""
+    logs = [tmp_path / str(number) / "app.log" for number in range(9)]
+    for number, log in enumerate(logs):
+        log.parent.mkdir()
+        append(log, f"{number} one")
+    follower = follow("*/app.log*", compressed="read")
+    texts = [f"{number} one" for number in range(9)]
+    await follower.reads(*texts, ordered=False)
+    follower.stop()
+    for number, log in enumerate(logs):
+        log.rename(f"{log}.2")
+        append(log, f"{number} two")
+        log.rename(f"{log}.1")
+        append(log, f"{number} three")
+        texts += [f"{number} two", f"{number} three"]
+    follower.start()
+    await follower.reads(*texts, ordered=False)
+    for log in logs:
+        log.with_name("app.log.2").rename(log.with_name("app.log.3"))
+        rotated, packed = log.with_name("app.log.1"), log.with_name("app.log.2.gz")
+        packed.write_bytes(gzip.compress(rotated.read_bytes()))
+        os.utime(packed, ns=(rotated.stat().st_atime_ns, rotated.stat().st_mtime_ns))
+        rotated.unlink()
+    await follower.settle()
+    await follower.reads(*texts, ordered=False)
+    assert not follower.losses
+
+
 @pytest.mark.parametrize("codec", COMPRESS)
 async def test_members_that_are_appended_after_a_compressed_file_was_read_are_read_too(
     follow: Any, tmp_path: Path, codec: str, impatient: None
