@@ -10,7 +10,7 @@ import os
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Final
 
-from ingestd.tail.rotation import codec_of, may_have_been, possible_originals, rotated_from
+from ingestd.tail.rotation import CODECS, codec_of, may_have_been, possible_originals, rotated_from
 from ingestd.tail.vanished import Vanished
 from ingestd.tail.watch import CREATED, DELETED, MOVED_FROM, MOVED_TO
 
@@ -134,6 +134,10 @@ class Names:
     def has(self, path: str) -> bool:
         """Whether something stands at a path, as far as events tell."""
         return path in self._names or path in self._doubtful
+
+    def has_compressed(self, path: str) -> bool:
+        """Whether there is a compressed file beside a path that is called after it, and is read."""
+        return any(self.has(f"{path}.{codec}") for codec in CODECS if codec)
 
     def paths_of(self, files: Collection[FileId]) -> dict[FileId, list[str]]:
         """The paths at which these files were seen last. It looks through all names: ask for many files at once."""
@@ -342,6 +346,7 @@ class Names:
         rotated = self._unlinked(path, name or _Name(self._log_at(path) or path), changes)
         if name is None:
             return
+        compressed = self.has_compressed(path)
         if name.judged:
             if name.file is not None and name.fresh:
                 self._names[path] = name  # another one was deleted, perhaps, before this one was seen there
@@ -360,9 +365,9 @@ class Names:
             return
         elif name.file is not None and name.fresh:
             # Deleted since the look, or before the file that it showed came.
-            self._doubtful[path] = name
+            self._doubtful[path] = replace(name, judged=compressed)
             changes.looks[path] = None
-        else:
+        elif not compressed:
             changes.vanished.append(name.vanished(path))
 
 

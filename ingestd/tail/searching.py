@@ -257,7 +257,7 @@ class Searches:
                     self._seen.pop(place.file.inode, None)
                     shifted = True
             if holding:
-                place = _first_of(holding, known)
+                place = _first_of([each for each in holding if not _is_stranger(each, search)] or holding, known)
                 self._claimed[place.file] = search.source
                 return place
             # Another file may have the inode number of one that was listed. A second listing has nothing new, or it.
@@ -415,6 +415,11 @@ def _is_of_another(search: Search, path: str) -> bool:
         return max(above, default=0), os.path.basename(moved_to) in called
 
     return nearness(search.others_in) > nearness(search.directories)
+
+
+def _is_stranger(place: Place, search: Search) -> bool:
+    """Whether a file waits in another directory: it may only begin as the one sought, as all that have its header."""
+    return place.path in search.elsewhere and os.path.dirname(place.path) not in search.directories
 
 
 def _may_be_in(place: Place, search: Search) -> list[Known]:

@@ -12,7 +12,7 @@ from collections import Counter
 from typing import TYPE_CHECKING, NamedTuple
 
 from ingestd.tail.facts import Arrived, Listed, Missed
-from ingestd.tail.rotation import CODECS, codec_of, rotated_from
+from ingestd.tail.rotation import codec_of, rotated_from
 from ingestd.tail.thread import PATIENCE
 
 if TYPE_CHECKING:
@@ -244,11 +244,7 @@ class Unseen:
     def take_lost(self, *, busy: bool) -> list[str]:
         """The paths of those that are lost. `busy`: there is more to be looked at. They are given once."""
         lost = self.vanished.take_lost(time.monotonic(), busy=busy)
-        return [path for path in lost if not self._is_compressed(path)]
-
-    def _is_compressed(self, path: str) -> bool:
-        """Whether there is a compressed file beside a vanished one that is called after it, and is read."""
-        return any(self._names.has(f"{path}.{codec}") for codec in CODECS if codec)
+        return [path for path in lost if not self._names.has_compressed(path)]
 
     # Searches.
 
