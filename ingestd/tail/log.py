@@ -617,7 +617,8 @@ class Log:
 
     def _unreadable(self, place: Place) -> Iterator[Command]:
         """Its content is not known, but the file is: it is read once it can be, wherever it was rotated to."""
-        yield from self._empty(place._replace(size=0))
+        if self.of(place.file) is None:
+            yield from self._empty(place._replace(size=0))
         unread = self.of(place.file)
         if unread is not None and unread.copy_of == NOTHING:
             unread.size = place.size

@@ -35,6 +35,7 @@ from ingestd.tail.facts import (
     Seek,
     Seen,
     Sought,
+    Unreadable,
     Untold,
 )
 from ingestd.tail.file_id import FileId
@@ -340,6 +341,16 @@ def test_a_copy_that_was_truncated_is_an_empty_file() -> None:
     commands = log.step(Examined(place(7, 0), Empty()))
     (kept,) = (each.generation for each in commands if isinstance(each, Keep))
     assert (kept.copy_of, kept.position, kept.known.size, kept.known.witness) == (NOTHING, 0, 0, None)
+
+
+def test_a_copy_that_can_not_be_read_for_a_while_stays_a_copy() -> None:
+    log, copy = log_with(known(7, 5)), place(8, 5, f"{PATH}.1")
+    log.step(Seen(place(7, 5), here=True))
+    log.step(Repeated(copy, Copy("0", 5, plain(5).witness), apart=False, log=PATH))
+    log.step(Examined(copy, Unreadable("can not be read")))
+    repeating = log.of(copy.file)
+    assert repeating is not None
+    assert (repeating.copy_of, repeating.position) == ("0", 5)
 
 
 def test_a_copy_that_was_modified_since_it_was_compared_is_compared_again() -> None:

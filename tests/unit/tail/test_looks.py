@@ -23,13 +23,14 @@ from ingestd.tail.facts import (
     Place,
     Plain,
     Refused,
+    Unreadable,
 )
 from ingestd.tail.file_id import FileId, identify
 from ingestd.tail.generation import Generation, Phase
 from ingestd.tail.globs import Globs
 from ingestd.tail.known import Known, Sample, Witness
 from ingestd.tail.listings import Near
-from ingestd.tail.looks import Changed, Examination, Looks, Original, Unreadable, links_of
+from ingestd.tail.looks import Changed, Examination, Looks, Original, links_of
 from ingestd.tail.searching import Search
 
 if TYPE_CHECKING:
