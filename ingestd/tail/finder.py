@@ -566,9 +566,9 @@ class TailFinder:
             if due.looks:
                 await self._look_at(due)
                 # With what was to be examined before: the oldest of them all comes first.
-                for log, place in self._due.examinations.values():
+                met, self._due.examinations = self._due.examinations, {}
+                for log, place in met.values():
                     self._verdicts.want_next(due, log, place)
-                self._due.examinations = {}
             if due.examinations:
                 wanted: Collection[tuple[Log, Place]] = due.examinations.values()
                 oldest = wanted if self._first_pass else self._verdicts.oldest(wanted)

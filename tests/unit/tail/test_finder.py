@@ -577,6 +577,29 @@ async def test_once_a_copy_in_the_making_that_is_complete_before_its_log_is_trun
     assert len(follower.texts) == 2
 
 
+async def test_a_log_that_has_its_answer_may_ask_for_another_examination_at_once(
+    follow: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Two logs had met one file. The pass ended with `dictionary changed size during iteration`."""
+    for name in ("a.log", "b.log", "other", "waits"):
+        append(tmp_path / name, name)
+    follower = follow()
+    await follower.scan()
+    finder = follower.finder
+    first, second = (finder.log(f"{tmp_path}/{name}") for name in ("a.log", "b.log"))
+    met, waits = (Looks().look(f"{tmp_path}/{name}").place for name in ("other", "waits"))
+    second._released[met.file], second._waiting[waits.file] = met, waits
+
+    async def look_at(_: object) -> None:
+        finder._due.examinations[met.file] = second, met
+
+    monkeypatch.setattr(finder, "_look_at", look_at)
+    finder._due.look(met.path, first.path)
+    finder._due.examinations[met.file] = first, met
+    await finder._settle(1)
+    assert waits.file in finder._due.examinations
+
+
 # Trouble
 
 
