@@ -459,7 +459,7 @@ class TailFinder:
         found = await self._thread.ask(lambda: made.walk(self._looks, certain))
         if not self._first_pass:
             self._unseen.miss_before_watches(self._watches.new(made.watched) | made.anew)
-        self._names.listed = found.present
+        self._names.listed(found.present)
         standing = self._names.standing()
         self._news.register(made.watched)
         self._directories.listed(made, found)
@@ -486,7 +486,7 @@ class TailFinder:
         certain = self._news.certain()
         found = await self._thread.ask(lambda: made.walk_below(starts, self._looks, certain))
         self._unseen.miss_before_watches(self._watches.new(made.watched) | made.anew)
-        self._names.listed = found.present
+        self._names.listed(found.present)
         self._watches.register(made.watched)  # where one went that is gone by now, events of the one above it say
         self._news.hear()
         self._directories.listed_below(starts, found)
@@ -503,10 +503,16 @@ class TailFinder:
             await self._files.led(self, PATIENCE)
         if not self._first_pass:  # nobody told of what is new here: its directory is, or events are missing
             self._new_since = self._unseen.all_known
-        await in_turns(((sighting, None) for sighting in found.sightings), self._sighted)
+        await in_turns(found.sightings, self._take_sighting)
         if not self._first_pass:
             self._new_since = 0
-        self._names.listed = frozenset()
+        self._names.listed(frozenset())
+
+    def _take_sighting(self, sighting: Sighting) -> None:
+        if self._names.was_left(sighting.path):
+            self._due.look(sighting.path, None)
+        else:
+            self._sighted((sighting, None))
 
     def _drop_watches(self, listed: AbstractSet[str]) -> None:
         others = self._watches.others(listed)

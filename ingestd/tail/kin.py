@@ -33,8 +33,8 @@ _ALIKE_MOST: Final = 64
 """A family with more logs than this says nothing about the origin of a file."""
 
 _STRANGERS_MOST: Final = 8
-"""Of a family with more logs than this, a file is compared only with those beside it, and with logs and files whose
-names it may have had."""
+"""Of a family with more logs than this, a file is compared only with logs and files whose names it may have had, and
+with other rotations of a log that it may be rotated from."""
 
 
 _NAMES_MOST: Final = 64
@@ -150,8 +150,8 @@ class Kin:
         if not logs:
             return ()
         names = frozenset().union(*map(names_of, paths))
-        beside = set(map(os.path.dirname, paths))
-        likely = {log.path for log in logs if os.path.dirname(log.path) in beside or self._is_called(log, names)}
+        written = [each for path in paths for each in rotated_from(path) if each in self._logs]
+        likely = {log.path for log in logs if self._is_called(log, names) or _is_rotated_from_one(log.path, written)}
         ends = tuple(f"/{name}" for name in names)
         owned = self._files.find(place.file)
         unread = owned is not None and owned.generation.copy_of == NOTHING
@@ -326,6 +326,10 @@ def _from(directory: str) -> Iterator[str]:
 def _age(path: str) -> tuple[int, str]:
     """A log has a shorter name than what is rotated from it. Of several as short, one has to be the first for all."""
     return len(path), path
+
+
+def _is_rotated_from_one(path: str, logs: Iterable[str]) -> bool:
+    return any(is_rotated_from(path, log) for log in logs)
 
 
 def _made(file: FileId) -> tuple[int, int]:

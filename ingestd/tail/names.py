@@ -107,8 +107,18 @@ class Names:
         """Paths of logs that are free: what stood there was renamed to a rotation's name."""
         self._examined: set[FileId] = set()
         """Files of which the content was looked at after the last batch of events."""
-        self.listed: AbstractSet[str] = frozenset()
+        self._listed: AbstractSet[str] = frozenset()
         """Paths that were listed just now; what looks at them have shown is yet to be told."""
+        self._left: set[str] = set()
+        """Those of them that a file has left since."""
+
+    def listed(self, paths: AbstractSet[str]) -> None:
+        """These paths were listed. What looks at them have shown is told next, but for those that were left by then."""
+        self._listed, self._left = paths, set()
+
+    def was_left(self, path: str) -> bool:
+        """Whether a file has left a path since that was listed: what was seen there need not be there any more."""
+        return path in self._left
 
     def holds(self, path: str, inode: int) -> bool:
         """Whether a path is certain to stand for the known file with this inode number."""
@@ -279,7 +289,7 @@ class Names:
         directory, name = os.path.split(path)
         for original in possible_originals(name) if not codec_of(name) else ():
             beside = f"{directory}/{original}"
-            there = beside in self._names or beside in self.listed
+            there = beside in self._names or beside in self._listed
             if there and (log := self._log_at(beside)) is not None:
                 self._links.setdefault(beside, []).append(path)
                 self._link_names.add(path)
@@ -327,6 +337,7 @@ class Names:
                 changes.looks[new] = name.log
 
     def _take(self, path: str) -> _Name | None:
+        self._leave(path)
         name = self._names.pop(path, None)
         if name is None and (log := self._log_at(path)) is not None:
             return _Name(log)
@@ -339,7 +350,12 @@ class Names:
                     name = _LINK
         return name
 
+    def _leave(self, path: str) -> None:
+        if path in self._listed:
+            self._left.add(path)
+
     def _deleted(self, path: str, changes: Changes) -> None:
+        self._leave(path)
         self._vacated.discard(path)
         name = self._names.pop(path, None)
         copy_of = changes.looks.pop(path, None)

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+import pytest
+
 from ingestd.tail.file_id import FileId
 from ingestd.tail.names import Names
 from ingestd.tail.vanished import Vanished
@@ -116,10 +118,22 @@ def test_a_copy_that_came_and_went_before_it_was_looked_at_is_told_with_its_log(
 
 def test_a_copy_beside_a_log_that_was_listed_just_now_is_looked_at() -> None:
     names = Names(lambda path: path if path == PATH else None, lambda _: False)
-    names.listed = {PATH}
+    names.listed({PATH})
     assert names.heard([(f"{PATH}.1", CREATED, 0)]).looks == {f"{PATH}.1": PATH}
-    names.listed = set()
+    names.listed(frozenset())
     assert names.heard([(f"{PATH}.2", CREATED, 0)]).looks == {}
+
+
+@pytest.mark.parametrize("gone", [[(PATH, DELETED, 0)], [(PATH, MOVED_FROM, 5), ("/d/x", MOVED_TO, 5)]])
+def test_what_a_listing_showed_is_looked_at_again_if_it_left_since(gone: list[tuple[str, int, int]]) -> None:
+    """It was taken for what stands there, and said to have vanished as the next one came."""
+    names = Names(lambda path: path if path == PATH else None, lambda _: False)
+    names.listed({PATH})
+    assert not names.was_left(PATH)
+    names.heard(gone)
+    assert names.was_left(PATH)
+    names.listed(frozenset())
+    assert not names.was_left(PATH)
 
 
 def test_what_stood_in_a_directory_that_was_replaced_is_not_what_is_renamed_there() -> None:
