@@ -1,4 +1,4 @@
-"""Awaited: files that are known and not read yet. They are empty, or repeat another file."""
+"""Awaited: files that are known and not read yet. They are empty, may not be read, or repeat another file."""
 
 from __future__ import annotations
 

@@ -469,7 +469,7 @@ class TailFinder:
             lambda file: self._files.find(file) is not None,
             lambda path: path in found.present or path in self._ways.paths,
         )
-        rotated = (path for path in self._troubles.paths if self._names.has(path))
+        rotated = (path for path in self._troubles.paths if self._names.has(path))  # no glob need match these
         self._troubles.listed(found.troubles, found.present.union(rotated))
         if missed:
             self._unseen.miss()
@@ -509,6 +509,7 @@ class TailFinder:
         self._names.listed(frozenset())
 
     def _take_sighting(self, sighting: Sighting) -> None:
+        """What a listing showed, unless events told since then that it left."""
         if self._names.was_left(sighting.path):
             self._due.look(sighting.path, None)
         else:

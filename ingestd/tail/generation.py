@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 __all__ = ["NOTHING", "Generation", "Phase"]
 
 NOTHING: Final = ""
-"""`Generation.copy_of` of an empty file: it may become a log, or a copy."""
+"""`Generation.copy_of` of a file that is empty, or can not be read yet: it may become a log, or a copy."""
 
 
 class Phase(Enum):

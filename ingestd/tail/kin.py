@@ -151,7 +151,11 @@ class Kin:
             return ()
         names = frozenset().union(*map(names_of, paths))
         written = [each for path in paths for each in rotated_from(path) if each in self._logs]
-        likely = {log.path for log in logs if self._is_called(log, names) or _is_rotated_from_one(log.path, written)}
+        likely = {
+            log.path
+            for log in logs
+            if self._is_called(log, names) or any(is_rotated_from(log.path, each) for each in written)
+        }
         ends = tuple(f"/{name}" for name in names)
         owned = self._files.find(place.file)
         unread = owned is not None and owned.generation.copy_of == NOTHING
@@ -326,10 +330,6 @@ def _from(directory: str) -> Iterator[str]:
 def _age(path: str) -> tuple[int, str]:
     """A log has a shorter name than what is rotated from it. Of several as short, one has to be the first for all."""
     return len(path), path
-
-
-def _is_rotated_from_one(path: str, logs: Iterable[str]) -> bool:
-    return any(is_rotated_from(path, log) for log in logs)
 
 
 def _made(file: FileId) -> tuple[int, int]:

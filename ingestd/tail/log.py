@@ -759,7 +759,7 @@ class Log:
             return
         self.asked = newest.source
         for generation in self.generations:
-            if generation.copy_of == NOTHING and generation.size:
+            if generation.copy_of == NOTHING and generation.size and not generation.known.codec:
                 self._look_back(generation.known.modified - 1)  # it could not be read; compressed since, perhaps
             lost_sight = generation is newest or generation.copy_of == NOTHING or generation.waits
             if lost_sight and generation.phase is not Phase.SOUGHT:

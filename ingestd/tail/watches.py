@@ -171,7 +171,7 @@ class Watches:
         except WatchLimit as error:
             self._warn(error)
             return True
-        except PermissionError:  # it is looked at by the clock
+        except PermissionError:  # who may not read a file can not watch it: it is looked at by the clock
             return True
         except OSError:
             return False

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-import ingestd.tail.reader  # noqa: F401 - a test that may not read files could not import it
+import ingestd.tail.reader  # noqa: F401 - later, a test's user may not be allowed to read the module
 from ingestd.daemon.source import Assignment, StoredPosition
 from ingestd.tail.finder import TailFinder
 from ingestd.tail.route import TailRoute

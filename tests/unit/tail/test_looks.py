@@ -893,6 +893,26 @@ def test_a_file_that_may_not_be_read_now_is_found_by_its_handle(
     assert found.intact
 
 
+def test_a_file_that_waits_in_another_directory_is_no_content_of_what_one_beside_the_log_has(
+    looks: Looks, tmp_path: Path
+) -> None:
+    """Both begin with the same header. The other one is newer, and was taken for the rest of this log's file."""
+    log, other = tmp_path / "one" / "app.log", tmp_path / "two" / "app.log.1"
+    log.parent.mkdir()
+    other.parent.mkdir()
+    log.write_bytes(b"header\n")
+    wanted = search(log, known_of(log, 7), 7, elsewhere=(str(other),))
+    packed = log.with_name("app.log.1.gz")
+    packed.write_bytes(gzip.compress(b"header\n"))
+    os.utime(packed, ns=(wanted.known.modified + 10**9,) * 2)
+    other.write_bytes(b"header\nanother line\n")
+    os.utime(other, ns=(wanted.known.modified + 2 * 10**9,) * 2)
+    log.unlink()
+    (found,) = find(looks, wanted)
+    assert found.rest is not None
+    assert found.rest.path == str(packed)
+
+
 def test_of_what_was_moved_only_paths_with_a_part_are_compared_where_that_is_asked(
     looks: Looks, tmp_path: Path
 ) -> None:

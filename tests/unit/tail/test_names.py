@@ -116,6 +116,17 @@ def test_a_copy_that_came_and_went_before_it_was_looked_at_is_told_with_its_log(
     assert not names.heard([(f"{PATH}.2", DELETED, 0)]).copied
 
 
+@pytest.mark.parametrize("compressed", [False, True])
+def test_what_was_compressed_before_anybody_looked_did_not_vanish(*, compressed: bool) -> None:
+    """logrotate renames a.log.1.gz at once: as its loss was to be told, nothing was called after a.log.1 any more."""
+    names = Names(lambda path: path, lambda _: False)
+    names.heard([(f"{PATH}.1", CREATED, 0)])
+    packed = f"{PATH}.1.gz" if compressed else f"{PATH}.9.gz"
+    deleted = [(packed, CREATED, 0), (f"{PATH}.1", DELETED, 0)]
+    changes = names.heard([*deleted, (packed, MOVED_FROM, 5), (f"{PATH}.2.gz", MOVED_TO, 5)])
+    assert [each.path for each in changes.vanished] == ([] if compressed else [f"{PATH}.1"])
+
+
 def test_a_copy_beside_a_log_that_was_listed_just_now_is_looked_at() -> None:
     names = Names(lambda path: path if path == PATH else None, lambda _: False)
     names.listed({PATH})
