@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import time
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Final, Protocol
 
 from ingestd.daemon.in_flight import InFlight
 from ingestd.daemon.lane import Output
-from ingestd.errors import IngestdError, KafkaError, error_kind
+from ingestd.errors import ErrorCode, IngestdError, KafkaError, error_kind
 from ingestd.producer.delivery import Delivery
 
 if TYPE_CHECKING:
@@ -20,6 +20,8 @@ if TYPE_CHECKING:
     from ingestd.producer.delivery import Delivered
 
 __all__ = ["BatchSender", "Outbox"]
+
+_TOO_LARGE: Final = frozenset({ErrorCode.message_too_large, ErrorCode.record_list_too_large})
 
 
 class BatchSender(Protocol):
@@ -145,7 +147,9 @@ class Outbox:
 
     def _undeliverable(self, slab: Slab, delivery: Delivery, error: IngestdError) -> None:
         self._counters.count_error(error_kind(error))
+        too_large = isinstance(error, KafkaError) and error.code in _TOO_LARGE
+        remedy = "; raise the topic's max.message.bytes, or lower max_line_bytes and batch_bytes" if too_large else ""
         self._failed(
             f"{delivery.records} records of {slab.origin} can not be delivered "
-            f"to {delivery.topic}-{delivery.partition}: {error}"
+            f"to {delivery.topic}-{delivery.partition}: {error}{remedy}"
         )

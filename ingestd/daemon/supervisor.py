@@ -16,6 +16,7 @@ import uuid
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
+from itertools import islice
 from typing import TYPE_CHECKING, Any, Final
 
 from ingestd import __version__
@@ -84,8 +85,8 @@ TROUBLES_BEFORE_THE_END: Final = 5
 TROUBLE_SAID_AGAIN: Final = 60.0
 """Seconds after which a trouble of a source that lasts is logged again."""
 
-DELETED_NAMED: Final = 5
-"""So many deleted files that were not delivered are named in one line of the log."""
+SOURCES_NAMED: Final = 5
+"""So many sources that were not delivered are named in one line."""
 
 END_TIMEOUT: Final = 5.0
 """Seconds that processes have to end when they have nothing left to do."""
@@ -372,7 +373,7 @@ class Supervisor:
                 self._log.warning("data not acknowledged", route=route, **said)
             if left.deleted:
                 then = "lost, but for what the next start finds in copies, compressed or not"
-                some = dict([*left.deleted.items()][:DELETED_NAMED])
+                some = dict([*left.deleted.items()][:SOURCES_NAMED])
                 said = {"files": len(left.deleted), "bytes": sum(left.deleted.values()), "of": some, "then": then}
                 self._log.error("deleted files not delivered", route=route, **said)
         if not self._once:
@@ -383,7 +384,11 @@ class Supervisor:
             ends = [(shard.found.until or 0, shard.found.position) for shard in self._shards]
             size = sum(max(0, until - position) for until, position in ends)
             sources = "1 source" if len(ends) == 1 else f"{len(ends)} sources"
-            self._failures.append(f"stopped before the end of {sources}: at least {size} bytes are not delivered")
+            some = ", ".join(shard.found.display_name for shard in islice(self._shards, SOURCES_NAMED))
+            more = ", …" if len(ends) > SOURCES_NAMED else ""
+            self._failures.append(
+                f"stopped before the end of {sources} ({some}{more}): at least {size} bytes are not delivered"
+            )
 
     async def _end(self) -> None:
         deadline = Deadline.after(END_TIMEOUT)

@@ -20,6 +20,9 @@ _MAGIC: Final = re.compile(r"[*?\[]")
 _BRACES: Final = re.compile(r"\{[^{}/]*(,|\.\.)[^{}/]*\}")
 """What a shell makes several words of, before it looks for files."""
 
+_CLASS: Final = re.compile(r"\[!?+.[^\]]*\]")
+"""What stands for one character of several."""
+
 _SHOWN: Final = r"(?!\.)"
 """At the beginning of a regular expression: no name that begins with a dot."""
 
@@ -99,8 +102,11 @@ class _Pattern:
         if missing is not None:
             leads = "leads nowhere" if os.path.islink(missing) else "is missing"
             said = f"{said}: the directory {missing} {leads}"
-        braces = _BRACES.search(self.text)
-        return said if braces is None else f"{said}; {braces[0]} is not expanded as in a shell: write a path for each"
+        if braces := _BRACES.search(self.text):
+            said = f"{said}; {braces[0]} is not expanded as in a shell: write a path for each"
+        if any("[" in _CLASS.sub("", part) for part in self.text.split("/")):
+            said = f"{said}; a [ without its ] stands for itself"
+        return said
 
 
 class Globs:

@@ -366,7 +366,9 @@ class Connection(asyncio.BufferedProtocol):
 
     def eof_received(self) -> bool:
         """End the connection at once. Otherwise the transport would first try to send what it still has."""
-        self._lost("the broker closed the connection", None)
+        unanswered = self._settings.tls is None and self._next_correlation_id == len(self._pending) > 0
+        hint = " and answered nothing; does it want TLS?" if unanswered else ""
+        self._lost(f"the broker closed the connection{hint}", None)
         return False
 
     # How it is done

@@ -802,6 +802,16 @@ async def test_what_can_not_be_delivered_is_named_by_the_paths_of_its_files():
         assert failed[2].startswith("4 records of /logs/a, /logs/b can not be delivered to t-")
 
 
+@pytest.mark.parametrize("code", [ErrorCode.message_too_large, ErrorCode.record_list_too_large])
+async def test_what_is_too_large_is_said_with_what_to_do(code):
+    async with bench(TextRoute({"a": lines("a", 2, 10)})) as made:
+        made.assign("a")
+        await finish_all(made)
+        made.broker.acknowledge(0, KafkaError(code, "t"))
+        (failed,) = made.news.events
+        assert failed[2].endswith("; raise the topic's max.message.bytes, or lower max_line_bytes and batch_bytes")
+
+
 @pytest.mark.parametrize(("pages", "gathered"), [(2 * 8 * 2 + 1, 2), (2 * 8 * 2, 1)])
 async def test_a_slab_gathers_more_where_there_is_room_for_eight_of_them_and_their_batches(pages, gathered):
     route = TextRoute({"a": lines("a", 2000, 100)}, batch_bytes=PAGE_BYTES, gathers=2)

@@ -333,7 +333,7 @@ async def test_a_run_with_an_end_gives_up_when_nothing_is_acknowledged_for_long(
     assert summary.failures == (
         "gave up: nothing was acknowledged for 0.01 s",
         "cluster c: nowhere:1: Connection refused",
-        "stopped before the end of 1 source: at least 7 bytes are not delivered",
+        "stopped before the end of 1 source (a): at least 7 bytes are not delivered",
     )
     assert not summary.complete
 
@@ -369,7 +369,7 @@ async def test_a_run_with_an_end_gives_up_when_positions_can_not_be_stored_for_l
     assert summary.failures == (
         "gave up: positions could not be stored for 1 s",
         f"daemon.state: not enough space in {tmp_path}: {room}; make room there",
-        "stopped before the end of 1 source: at least 6 bytes are not delivered",
+        "stopped before the end of 1 source (a): at least 6 bytes are not delivered",
         f"1 position could not be stored: {full}",
     )
 
@@ -418,7 +418,7 @@ async def test_the_patience_of_a_run_with_an_end_begins_again_with_each_source_t
     summary = await ends(asyncio.create_task(made.run()))
     assert summary.failures == (
         "gave up: nothing was acknowledged for 1 s",
-        "stopped before the end of 12 sources: at least 108 bytes are not delivered",
+        "stopped before the end of 12 sources (0, 1, 2, 3, 4, …): at least 108 bytes are not delivered",
     )
 
 

@@ -218,6 +218,18 @@ def test_a_plaintext_listener_asked_with_tls_is_named_as_such(run: Any, peer: An
 
 
 @both_loops
+@pytest.mark.parametrize(("secured", "asked"), [(False, True), (True, False)])
+def test_a_listener_that_closes_without_an_answer_may_want_tls(run: Any, peer: Any, secured: bool, asked: bool) -> None:
+    def close(accepted: socket.socket) -> None:
+        accepted.recv(4096)
+
+    settings = ConnectionSettings(tls=TlsSettings() if secured else None)
+    with pytest.raises(ConnectionLost) as caught:
+        run(Connection.open("127.0.0.1", peer(close), settings=settings, timeout=30))
+    assert str(caught.value).endswith("closed the connection and answered nothing; does it want TLS?") is asked
+
+
+@both_loops
 def test_a_listener_for_tls_asked_without_is_named_as_such(run: Any, peer: Any) -> None:
     def alert(accepted: socket.socket) -> None:
         accepted.recv(4096)
