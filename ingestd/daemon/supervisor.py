@@ -384,10 +384,10 @@ class Supervisor:
             ends = [(shard.found.until or 0, shard.found.position) for shard in self._shards]
             size = sum(max(0, until - position) for until, position in ends)
             sources = "1 source" if len(ends) == 1 else f"{len(ends)} sources"
-            some = ", ".join(shard.found.display_name for shard in islice(self._shards, SOURCES_NAMED))
+            named = ", ".join(shard.found.display_name for shard in islice(self._shards, SOURCES_NAMED))
             more = ", …" if len(ends) > SOURCES_NAMED else ""
             self._failures.append(
-                f"stopped before the end of {sources} ({some}{more}): at least {size} bytes are not delivered"
+                f"stopped before the end of {sources} ({named}{more}): at least {size} bytes are not delivered"
             )
 
     async def _end(self) -> None:
