@@ -123,8 +123,8 @@ class Moved:
     def later_than(self, modified: int, part: str = "") -> Iterator[tuple[str, int]]:
         """What was modified in the second of `modified` (ns) or later: paths with this part, inode numbers.
 
-        A copy, or what was moved here from another file system, is never older than what it was made of. There may be
-        years of archives here.
+        A copy, or what was moved here from another file system, is never older than what it was made of; but what is
+        compressed may be given an older time: of that, when it came here counts. There may be years of archives here.
         """
         if self._by_age is None:
             self._by_age = sorted(self._ages())
@@ -134,7 +134,8 @@ class Moved:
     def _ages(self) -> Iterator[tuple[int, str, int]]:
         for _, path, inode in self._names:
             try:
-                modified = os.stat(path, follow_symlinks=False).st_mtime_ns // 10**9
+                status = os.stat(path, follow_symlinks=False)
+                modified = (status.st_ctime_ns if codec_of(path) else status.st_mtime_ns) // 10**9
             except FileNotFoundError:
                 modified = sys.maxsize  # it is elsewhere by now: who looks at it sees that
             yield modified, path, inode

@@ -243,13 +243,13 @@ class Searches:
                 and (place.codec or place.size >= search.position)
                 and not any(other is not None and place.file.same(other) for other in (at and at.file, search.here))
                 and (not search.taken(place) or self._is_overwritten(place, search.over(place.file)))
-                and (not place.codec or place.modified // 10**9 >= known.modified // 10**9)
+                and (not place.codec or _is_since(place, known))
             ]
             found.sort(key=likelihood, reverse=True)
             shifted, holding = False, list[Place]()
             for place in found:
                 try:
-                    if self._holds(place, known, search.position) and not _is_longer(place, search):
+                    if self._holds(place, known, search.position) and not self._is_anothers(place, search):
                         holding.append(place)
                     else:
                         without.add(place.file)
@@ -376,6 +376,21 @@ class Searches:
             return known.done and bool(place.codec)
         return not cls._holds(place, known, known.witness.at)
 
+    def _is_anothers(self, place: Place, search: Search) -> bool:
+        """Whether a compressed file has the content of another generation, which begins like the one sought.
+
+        It has all of it; or what was read of one that is not where it was, and more.
+        """
+        longer = [each for each in _may_be_in(place, search) if each.read > search.known.read]
+        if not place.codec or not longer:
+            return False
+        return _has_one_of(place, longer) or any(self._holds(place, each, 0) for each in longer if self._is_gone(each))
+
+    def _is_gone(self, known: Known) -> bool:
+        """Whether a file is not where it was."""
+        place = self._look(known.path)
+        return place is None or not place.file.same(known.file)
+
     @staticmethod
     def _holds(place: Place, known: Known, position: int) -> bool:
         try:
@@ -436,6 +451,15 @@ def _may_be_in(place: Place, search: Search) -> list[Known]:
     return [search.known, *(each for each in search.others if not beside or is_beside(each))]
 
 
+def _is_since(place: Place, known: Known) -> bool:
+    """Whether a compressed file may have been made of a generation.
+
+    logrotate gives it the time at which the log was modified when its run began, before it came to this log. What was
+    written since then is in it, too. When the file itself was made, nobody can set.
+    """
+    return place.modified // 10**9 >= known.modified // 10**9 or place.file.birth >= known.modified
+
+
 def _is_packed(place: Place, search: Search, now: Place | None) -> bool:
     """Whether a compressed file has the content of a known generation.
 
@@ -446,12 +470,6 @@ def _is_packed(place: Place, search: Search, now: Place | None) -> bool:
     return _has_one_of(place, others if later else [known, *others])
 
 
-def _is_longer(place: Place, search: Search) -> bool:
-    """Whether a compressed file has the whole content of another generation, which begins like the one sought."""
-    longer = [each for each in _may_be_in(place, search) if each.read > search.known.read]
-    return bool(place.codec and longer) and _has_one_of(place, longer)
-
-
 def _first_of(holding: Sequence[Place], known: Known) -> Place:
     """Of files that all have the bytes of a witness, the one with its content: many generations may have one header.
 
@@ -460,7 +478,7 @@ def _first_of(holding: Sequence[Place], known: Known) -> Place:
     """
     first, *others = holding
     for place in sorted(others, key=lambda each: each.modified, reverse=True):
-        if known.modified // 10**9 <= place.modified // 10**9 and place.modified < first.modified:
+        if _is_since(place, known) and place.modified < first.modified:
             with suppress(OSError), _opened(place) as text, _opened(first) as later:  # if damaged, its reader says so
                 end = witness_before(text, _end_of(text))
                 if end is not None and not end.ends(later):

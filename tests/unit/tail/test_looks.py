@@ -521,11 +521,42 @@ def test_content_is_found_in_what_was_known_and_is_overwritten(
 
 
 def test_what_was_compressed_before_it_was_written_is_not_opened(looks: Looks, log: Path) -> None:
+    packed, text = log.with_name("a.log.1.gz"), log.read_bytes()
+    packed.write_bytes(gzip.compress(text))
+    modified(packed, -100)
+    time.sleep(0.02)  # longer than the grain of the kernel's times
+    log.write_bytes(text)
     wanted = search(log, known_of(log, 8), 8)
-    packed = log.with_name("a.log.1.gz")
+    log.unlink()
+    (found,) = find(looks, wanted)
+    assert found.rest is None
+
+
+@pytest.mark.parametrize("elsewhere", [False, True])
+def test_what_was_compressed_is_found_though_it_was_given_an_older_time(
+    looks: Looks, log: Path, elsewhere: bool
+) -> None:
+    """What logrotate compresses at once has the time of before its run: the last lines of a copy were not read."""
+    wanted = search(log, known_of(log, 4), 4, rotated=Globs([f"{log.parent}/old/*"], []) if elsewhere else NOTHING)
+    packed = log.parent / "old" / "a.log.1.gz" if elsewhere else log.with_name("a.log.1.gz")
+    packed.parent.mkdir(exist_ok=True)
     packed.write_bytes(gzip.compress(log.read_bytes()))
     modified(packed, -100)
+    log.write_bytes(b"")
+    (found,) = find(looks, wanted)
+    assert found.rest == place_of(packed, "gz")
+
+
+def test_compressed_content_is_left_to_a_generation_that_is_gone_and_of_which_more_was_read(
+    looks: Looks, log: Path
+) -> None:
+    """A header alone took what the generation before it had, with lines that were not read of that: they came twice."""
+    before = log.with_name("a.log.1")
+    before.write_bytes(b"one\ntwo\nthree\n")
+    wanted = search(log, known_of(log, 4), 4, others=(known_of(before, 8),))
+    log.with_name("a.log.2.gz").write_bytes(gzip.compress(before.read_bytes()))
     log.unlink()
+    before.unlink()
     (found,) = find(looks, wanted)
     assert found.rest is None
 
