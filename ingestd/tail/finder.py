@@ -557,7 +557,8 @@ class TailFinder:
         log = self._logs.get(path)
         if log is None:
             new_since = self._new_since or self._unseen.new_since(path)
-            log = self._logs[path] = Log(path, self._once, self.matches, new_since=new_since)
+            met = self._looked_at if self._first_run and self._first_pass else 0
+            log = self._logs[path] = Log(path, self._once, self.matches, met, new_since=new_since)
             self._kin.name(path, path)
         return log
 

@@ -279,6 +279,7 @@ class Kin:
             self._files.match,
             tuple({*self._families(log.path), *(os.path.basename(each.path) for each in kin)}),
             log.since,
+            log.met,
             log.unseen_since,
             log.new_since,
             Near(beside, tuple(own)) if common else None,

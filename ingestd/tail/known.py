@@ -61,6 +61,7 @@ _CHECKS: Final[tuple[_Check, ...]] = (
     _number_check("modified", least=-_SIGNED),
     _number_check("read_size"),
     _number_check("read_modified", least=-_SIGNED),
+    _number_check("met"),
     ("handle", "", str, _HEXADECIMAL.fullmatch, "hexadecimal digits"),
     ("volume", "", str, _HEXADECIMAL.fullmatch, "hexadecimal digits"),
     ("codec", "", str, CODECS.__contains__, f"one of {', '.join(filter(None, CODECS))}"),
@@ -172,6 +173,7 @@ class Known(NamedTuple):
     read, however long it repeats that source. links: the most names that its file had. If it had several, it may be in
     any directory of the tail. read_size, read_modified: of a compressed file, its bytes and `modified` when it was read
     to its end; 0 if it was not yet. begun: of a compressed file, it was whole when it was examined, and is to be read.
+    met: of a log that was there before the tail, when its first generation was met (nanoseconds since 1970), else 0.
     """
 
     log: str
@@ -188,6 +190,7 @@ class Known(NamedTuple):
     read_size: int = 0
     read_modified: int = 0
     begun: bool = False
+    met: int = 0
 
     @property
     def read(self) -> int:
@@ -220,6 +223,7 @@ class Known(NamedTuple):
             ("copy_of", self.copy_of),
             ("apart", self.apart),
             ("begun", self.begun),
+            ("met", self.met),
         )
         detail.update([pair for pair in rest if pair[1]])
         if self.links > 1:
@@ -258,8 +262,8 @@ class Known(NamedTuple):
         done, copy_of, apart = get("done", False), get("copy_of", ""), get("apart", False)
         size, modified, codec, links = get("size", 0), get("modified", 0), get("codec", ""), get("links", 1)
         read = get("read_size", 0), get("read_modified", 0)
-        begun = get("begun", False)
-        return cls(log, path, file, witness, size, modified, codec, done, copy_of, apart, links, *read, begun)
+        begun, met = get("begun", False), get("met", 0)
+        return cls(log, path, file, witness, size, modified, codec, done, copy_of, apart, links, *read, begun, met)
 
 
 def digest_of(data: bytes) -> str:

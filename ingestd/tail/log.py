@@ -93,6 +93,8 @@ class Log:
     """For a run with an end, in which nobody hears what a reader finds. Known content is checked before it is read."""
     matches: Callable[[str], bool] = lambda _: True
     """Whether the tail's globs take a path. They may be others than in the last run."""
+    met: int = 0
+    """For a log that was there before the tail: when (ns) it was met. What was modified before that is not its own."""
     generations: list[Generation] = field(default_factory=list)
     _here: FileId | None = None
     """The file at the path, as far as known."""
@@ -131,6 +133,7 @@ class Log:
         empty = not (position or known.witness or known.begun or known.done)  # or compressed, and in the making
         generation.copy_of, generation.unexamined = known.copy_of or (NOTHING if empty else None), empty
         generation.untold = generation.copy_of is None and not known.done
+        self.met = max(self.met, known.met)
         self.generations.append(generation)
         name = os.path.basename(known.path)
         if not any(is_rotation_of(name, os.path.basename(each)) for each in (self.path, *self.written_at)):
@@ -581,7 +584,8 @@ class Log:
         since = [each for each in (self.new_since, self.unseen_since) if each]
         modified = min([place.modified, *since, *(each.modified - 1 for each in unstored if each.file != place.file)])
         size = 0 if place.codec else place.size
-        known = Known(self.path, place.path, place.file, witness, size, modified, place.codec, links=place.links)
+        met = 0 if self.generations else self.met
+        known = Known(self.path, place.path, place.file, witness, size, modified, place.codec, links=place.links, met=met)
         birth = 0 if instead_of is None else birth_of(instead_of.source)
         if before is not None:
             number = self.generations.index(before)

@@ -58,6 +58,8 @@ class Search:
     """Base names of other logs that its own looks like a rotation of: it may be rotated further as theirs are."""
     since: int = 0
     """What came after it was modified later than this (ns)."""
+    met: int = 0
+    """What was modified earlier than this (ns) did not come after it: it was rotated before the tail was there."""
     unseen_since: int = 0
     """What was modified later than this is sought, too; 0: nothing more."""
     new_since: int = 0
@@ -281,7 +283,7 @@ class Searches:
             return (), ()
         # Since it was last heard of. It may have been written to itself since then, later than what came after it.
         since = max(known.modified or (sys.maxsize if now is None else now.modified), search.since)
-        since = search.new_since or min(since, search.unseen_since or since)
+        since = search.new_since or max(min(since, search.unseen_since or since), search.met)
         # A file that was made after it came after it, whenever it was written to; but a copy from before it was known.
         made = max(known.file.birth or since, birth_of(search.source))
         found = [

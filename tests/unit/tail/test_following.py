@@ -523,6 +523,30 @@ async def test_the_first_log_of_all_came_and_was_rotated_while_we_were_down(foll
     await follower.reads("one", "two")
 
 
+@pytest.mark.parametrize("once", [True, False])
+@pytest.mark.parametrize("more", [(), ("new",)])
+async def test_what_was_rotated_before_the_first_run_is_not_looked_for_by_the_next_either(
+    follow: Any, log: Path, once: bool, more: tuple[str, ...]
+) -> None:
+    """A day of lines came: the program had gone on writing to the rotated file, after it was renamed, for a moment."""
+    rotated = log.with_name("a.log.1")
+    append(rotated, "day 1")
+    append(log, "one")
+    at = time.time()
+    os.utime(log, (at - 30, at - 30))
+    os.utime(rotated, (at - 20, at - 20))
+    follower = follow("a.log", once=once, start="end", leave_after=0.05)
+    await follower.begin()
+    await follower.settle()
+    for number in range(2):
+        follower.restart()
+        if number == 0:
+            append(log, *more)
+        await follower.begin()
+        await follower.settle()
+    assert follower.texts == [each.encode() for each in more]
+
+
 @pytest.mark.parametrize("down", [False, True])
 async def test_rotated_to_another_directory(follow: Any, log: Any, down: bool) -> None:
     # `olddir`: where the first one goes, the others are looked for too.
