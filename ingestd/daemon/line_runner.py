@@ -544,6 +544,7 @@ class LineRunner:
         if source.unread:
             self._queue(held)
             return
+        self._note_move(held)  # what it knows at its end goes into the state, too
         self._news.ended(held.assignment, source.finished)
         self._give_up(held.assignment.found.source)
 

@@ -43,6 +43,7 @@ __all__ = [
     "Lose",
     "Missed",
     "Occupied",
+    "Old",
     "Place",
     "Plain",
     "Read",
@@ -105,6 +106,11 @@ class Empty:
 
 
 @dataclass(frozen=True, slots=True)
+class Old:
+    """Compressed, and not to be read unless it is written to: it was there before the tail, as `start` leaves out."""
+
+
+@dataclass(frozen=True, slots=True)
 class Refused:
     """Not to be read."""
 
@@ -141,7 +147,7 @@ class Doubtful:
     """
 
 
-Verdict: TypeAlias = Plain | Empty | Refused | Copy | Doubtful
+Verdict: TypeAlias = Plain | Empty | Old | Refused | Copy | Doubtful
 
 
 # Facts.

@@ -107,6 +107,12 @@ class Generation:
         known = self.known
         return bool(known.read_size) and (known.read_size, known.read_modified) != (place.size, place.modified)
 
+    def was_read_whole(self, place: Place) -> bool:
+        """Whether nothing is in its file but what was read."""
+        if self.known.codec:
+            return bool(self.known.read_size) and not self.is_packed_anew(place)
+        return place.size == self.position
+
     def is_rewritten(self, verdict: Verdict) -> bool:
         """Whether it waits, as it may be a copy of another log's file, is called like none, and has other content."""
         other = isinstance(verdict, Empty) or (isinstance(verdict, Plain) and not verdict.goes_on)

@@ -43,6 +43,7 @@ from ingestd.tail.facts import (
     Lose,
     Missed,
     Occupied,
+    Old,
     Place,
     Plain,
     Read,
@@ -467,6 +468,8 @@ class Log:
             case Plain() as plain:
                 since = self._unseen_before(place, plain.witness, known, was_empty=was_empty, emptied=emptied)
                 yield from self._begin_behind(since, place, plain, known)
+            case Old():
+                yield from self._leave(place)
             case Copy() as copy:
                 yield from self._copied(place, copy, examined.asked or self.path)
         if self.new_since and self.generations and not self._unsettled:
@@ -584,8 +587,9 @@ class Log:
         since = [each for each in (self.new_since, self.unseen_since) if each]
         modified = min([place.modified, *since, *(each.modified - 1 for each in unstored if each.file != place.file)])
         size = 0 if place.codec else place.size
-        met = 0 if self.generations else self.met
-        known = Known(self.path, place.path, place.file, witness, size, modified, place.codec, links=place.links, met=met)
+        known = Known(self.path, place.path, place.file, witness, size, modified, place.codec, links=place.links)
+        if not self.generations:
+            known = known._replace(met=self.met)
         birth = 0 if instead_of is None else birth_of(instead_of.source)
         if before is not None:
             number = self.generations.index(before)
@@ -618,6 +622,13 @@ class Log:
             empty.known = empty.known._replace(witness=None, size=0, done=False, copy_of="")
         empty.copy_of = NOTHING
         yield Keep(empty)
+
+    def _leave(self, place: Place) -> Iterator[Command]:
+        """It counts as read to its end. If it is written to later, it is read."""
+        left = self.of(place.file) or self._add(place, 0, None, Phase.DONE)
+        left.copy_of = None
+        left.known = left.known._replace(done=True, read_size=place.size, read_modified=place.modified)
+        yield Keep(left)
 
     def _unreadable(self, place: Place) -> Iterator[Command]:
         """Its content is not known, but the file is: it is read once it can be, wherever it was rotated to."""
@@ -842,7 +853,7 @@ class Log:
             generation.known = generation.known._replace(path=found.at.path, file=found.at.file)
             generation.size = found.at.size
         over = generation.known.done and generation.copy_of is None
-        if found.at is not None and found.intact and over and found.at.size == generation.position:
+        if found.at is not None and found.intact and over and generation.was_read_whole(found.at):
             generation.phase = Phase.DONE
             generation.known = generation.known._replace(modified=found.at.modified)
             yield Keep(generation)

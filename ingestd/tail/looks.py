@@ -15,6 +15,7 @@ from ingestd.tail.facts import (
     Doubtful,
     Empty,
     Examined,
+    Old,
     Place,
     Plain,
     Refused,
@@ -412,6 +413,8 @@ def _examine_compressed(wanted: Examination, text: Text, size: int) -> Verdict:
         return Empty()  # what it is made of goes when it is done
     if not _begins_so(text, wanted.head):
         return Changed()
+    if wanted.at_end:
+        return Old()
     return _compressed_of(wanted.place, text, wanted.originals) or Plain(0)
 
 

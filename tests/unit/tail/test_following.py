@@ -508,6 +508,30 @@ async def test_a_log_in_a_new_directory_is_rotated_before_we_look(
     await follower.reads("known", *(line.decode() for line in rotator.lines))
 
 
+@pytest.mark.parametrize(("start", "first"), [("end", ()), ("1h", ("new",)), ("beginning", ("old", "new"))])
+async def test_compressed_files_from_before_the_tail_are_read_as_start_says(
+    follow: Any, tmp_path: Path, start: str, first: tuple[str, ...]
+) -> None:
+    """All history came, whatever `start` said."""
+    old, new = tmp_path / "a.log.2.gz", tmp_path / "a.log.1.gz"
+    for packed, line, ago in ((old, b"old\n", 7200), (new, b"new\n", 600)):
+        packed.write_bytes(gzip.compress(line))
+        os.utime(packed, (time.time() - ago, time.time() - ago))
+    follower = follow("*", start=start, compressed="read", leave_after=0.05, rescan_interval=0.05)
+    await follower.reads(*first, ordered=False)
+    new.rename(tmp_path / "a.log.8.gz")
+    old.rename(tmp_path / "a.log.9.gz")
+    (tmp_path / "a.log.1.gz").write_bytes(gzip.compress(b"late\n"))
+    await follower.reads(*first, "late", ordered=False)
+    follower.restart()
+    await follower.settle()
+    await follower.reads(*first, "late", ordered=False)
+    with (tmp_path / "a.log.9.gz").open("ab") as stream:
+        stream.write(gzip.compress(b"more\n"))
+    grown = ("more",) if "old" in first else ("old", "more")
+    await follower.reads(*first, "late", *grown, ordered=False)
+
+
 @pytest.mark.parametrize("glob", ["a.log", "*.log"])
 async def test_the_first_log_of_all_came_and_was_rotated_while_we_were_down(follow: Any, log: Any, glob: str) -> None:
     # Nothing was stored that says how far the run before had seen: 400 of 400 lines were lost.

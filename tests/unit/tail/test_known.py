@@ -69,6 +69,7 @@ knowns = st.builds(
     links=st.integers(1, 2**16),
     read_size=numbers,
     read_modified=st.integers(-(2**62), 2**62),
+    met=numbers,
 )
 
 
