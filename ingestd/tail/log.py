@@ -440,8 +440,7 @@ class Log:
         known = self.of(place.file)
         was_empty = known is not None and known.unexamined
         # It came, was written to, copied perhaps, and truncated before anybody looked.
-        born = place.file.birth
-        emptied = known is None and bool(self.generations) and not place.size and 0 < born < place.modified
+        emptied = known is None and bool(self.generations) and not place.size and 0 < place.file.birth < place.modified
         if known is not None:
             known.unexamined = False
         if known is not None and known.is_rewritten(examined.verdict):
@@ -449,13 +448,7 @@ class Log:
             return
         match self._verdict(examined):
             case Empty():
-                yield from self._empty(place._replace(size=0))  # whatever it was when it was seen
-                yield Await(place)
-                yield from self._supersede()
-                if place.size and not place.codec:
-                    yield from self._seek_content(place.modified - 1)
-                elif emptied:
-                    yield from self._seek_content(born)
+                yield from self._found_empty(place, emptied=emptied)
             case Unreadable(reason):
                 yield from self._unreadable(place)
                 yield Refuse(place, reason)
@@ -474,6 +467,16 @@ class Log:
                 yield from self._copied(place, copy, examined.asked or self.path)
         if self.new_since and self.generations and not self._unsettled:
             yield from self._seek_unseen()
+
+    def _found_empty(self, place: Place, *, emptied: bool) -> Iterator[Command]:
+        """`emptied`: something was in it before."""
+        yield from self._empty(place._replace(size=0))  # whatever it was when it was seen
+        yield Await(place)
+        yield from self._supersede()
+        if place.size and not place.codec:
+            yield from self._seek_content(place.modified - 1)
+        elif emptied:
+            yield from self._seek_content(place.file.birth)
 
     def _verdict(self, examined: Examined) -> Verdict:
         """What stands at the path is no copy of a file that was made later, as a copy of it, and modified before it.
