@@ -392,7 +392,8 @@ class LineRunner:
             filled += piece.length
             parts.append((held, held.progress.read(piece.end)))
             self._counters.bytes_read += piece.end - piece.start
-            self._counters.lines_shortened += piece.lines_shortened
+            if piece.lines_shortened:
+                self._note_shortened(held, piece.lines_shortened)
         if not filled:
             self._pages.put_back(raw, output)
             return None
@@ -405,6 +406,14 @@ class LineRunner:
         queue.slabs.append(slab)
         self._under_way += 1
         return slab
+
+    def _note_shortened(self, held: OpenSource, lines: int) -> None:
+        """Logged once: a program that writes such lines writes many."""
+        if not self._counters.lines_shortened:
+            remedy = 'raise `max_line_bytes`; `long_lines = "split"` sends all of them, in pieces'
+            file = held.assignment.found.display_name
+            self._log.warning("lines are longer than `max_line_bytes`: cut or split", file=file, remedy=remedy)
+        self._counters.lines_shortened += lines
 
     def _read(self, held: OpenSource, into: memoryview) -> Piece | None:
         assert held.source is not None

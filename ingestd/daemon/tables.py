@@ -168,6 +168,8 @@ class Document:
         """The end of a message about a refused value: what was probably meant."""
         if len(key) == 2 and expected == _EXPECTED["dataclass_type"]:
             return f"; write [{key[0]}.NAME] above the keys of one"
+        if key[-1] == "tls" and expected == _EXPECTED["dataclass_type"]:
+            return "; {} will do where this machine trusts the brokers' authority"
         value = self.look_up(key)
         if not isinstance(value, str):
             return ""

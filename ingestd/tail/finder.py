@@ -101,6 +101,10 @@ _NAME_ROTATED: Final = (
     "Nothing is lost of a file that was read to its end"
 )
 
+_LEFT: Final = (
+    "not examined yet, waits for an older file, or seems to be a copy of a log that is there: the next run looks again"
+)
+
 _log = get_logger(__name__)
 
 
@@ -301,7 +305,7 @@ class TailFinder:
         left = {place.path for _, place in self._due.examinations.values()}
         for path in left.union(*(log.waiting for log in self._withholding)):
             if path not in self._troubles:
-                self._troubles.tell(path, "not examined yet, or waits for an older file: the next run goes on")
+                self._troubles.tell(path, _LEFT)
 
     def _tell_left_out(self) -> None:
         left = [log.path for log in self._logs.values() if log.generations and log.is_left_out(log.path)]

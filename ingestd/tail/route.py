@@ -94,7 +94,7 @@ class TailRoute:
     compressed: Literal["skip", "read"] = "skip"
     """Whether files that `paths` match and whose names end in .gz, .bz2, .xz, .zst or .lz4 are read. What was
     compressed after a part of it was read is read on in any case. A compressed file that changes after it was read is
-    read on, or anew if it was rewritten."""
+    read on, or anew if it was rewritten. What `start` leaves out is read whole if it changes."""
     compression: Literal["none", "gzip", "snappy", "lz4", "zstd"] = "lz4"
     """How record batches are compressed."""
     compression_level: int | None = None
@@ -114,7 +114,8 @@ class TailRoute:
     twice that is gathered where `arena_bytes` of [daemon] leaves room; it must have room for two, and 128 KiB."""
     start: Annotated[str, Expected('"beginning", "end", or an age as in "24h" (s, m, h or d)', _is_start)] = "beginning"
     """Where to begin in files that are there when this tail runs for the first time: `beginning`, `end`, or an age as
-    in `24h` (s, m, h, d): at the beginning of files modified since, at the end of older ones. Files that come later,
+    in `24h` (s, m, h, d): at the beginning of files modified since, at the end of older ones. Compressed files are read
+    whole, or left out where others would begin at their end. Files that come later,
     and old ones that a path matches which is added later, are always read from their beginning. The first time is over
     once the log says `sources found`: if a run ended before, this counts for the files that it had not found."""
     max_line_bytes: Annotated[

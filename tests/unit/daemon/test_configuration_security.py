@@ -100,7 +100,7 @@ def test_tokens_by_client_credentials(read: Callable[[str], Configuration]) -> N
 @pytest.mark.parametrize(
     ("lines", "expected"),
     [
-        ("tls = true", "tls = (hidden): expected a table"),
+        ("tls = true", "tls = (hidden): expected a table; {} will do where this machine trusts the brokers' authority"),
         ("tls = {cafile='/x'}", "tls.cafile = (hidden): unknown key; did you mean 'ca_file'?"),
         (
             "tls = {verify='nune'}",

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from types import SimpleNamespace
 
 import pytest
+import structlog
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from simulated_clock import simulate
@@ -41,6 +42,7 @@ class Text:
         self.failures = 0
         self.reads = 0
         self.tells = False
+        self.shortened = 0
 
     def read(self, into):
         self.reads += 1
@@ -53,7 +55,7 @@ class Text:
             return None
         into[: len(chunk)] = chunk
         start, self.at = self.at, self.at + len(chunk)
-        return Piece(len(chunk), start, self.at, exhausted=self.tells and not self.unread)
+        return Piece(len(chunk), start, self.at, self.shortened, exhausted=self.tells and not self.unread)
 
     @property
     def unread(self):
@@ -808,6 +810,20 @@ async def test_what_can_not_be_delivered_is_named_by_the_paths_of_its_files():
         made.broker.acknowledge(0, KafkaError(ErrorCode.topic_authorization_failed, "t"))
         (failed,) = made.news.events
         assert failed[2].startswith("4 records of /logs/a, /logs/b can not be delivered to t-")
+
+
+async def test_the_first_file_with_lines_that_are_cut_is_named_once():
+    """All that was said was a counter."""
+    with structlog.testing.capture_logs() as logged:
+        async with bench(TextRoute({name: lines(name, 3, 10) for name in "ab"})) as made:
+            for name in "ab":
+                made.assign(name)
+                made.route.opened[name].shortened = 1
+            await finish_all(made)
+            assert made.counters.lines_shortened == 2
+    (said,) = logged
+    assert (said["event"], said["log_level"]) == ("lines are longer than `max_line_bytes`: cut or split", "warning")
+    assert said["file"] == "a"
 
 
 @pytest.mark.parametrize("code", [ErrorCode.message_too_large, ErrorCode.record_list_too_large])
