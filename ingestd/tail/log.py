@@ -95,7 +95,7 @@ class Log:
     matches: Callable[[str], bool] = lambda _: True
     """Whether the tail's globs take a path. They may be others than in the last run."""
     met: int = 0
-    """For a log that was there before the tail: when (ns) it was met. What was modified before that is not its own."""
+    """For a log that was there before the tail: when (ns) it was met. What was rotated before is not its own."""
     generations: list[Generation] = field(default_factory=list)
     _here: FileId | None = None
     """The file at the path, as far as known."""

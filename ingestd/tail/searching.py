@@ -59,7 +59,7 @@ class Search:
     since: int = 0
     """What came after it was modified later than this (ns)."""
     met: int = 0
-    """What was modified earlier than this (ns) did not come after it: it was rotated before the tail was there."""
+    """What was made and modified before this (ns) did not come after it: it was rotated before the tail was there."""
     unseen_since: int = 0
     """What was modified later than this is sought, too; 0: nothing more."""
     new_since: int = 0
@@ -283,7 +283,7 @@ class Searches:
             return (), ()
         # Since it was last heard of. It may have been written to itself since then, later than what came after it.
         since = max(known.modified or (sys.maxsize if now is None else now.modified), search.since)
-        since = search.new_since or max(min(since, search.unseen_since or since), search.met)
+        since = search.new_since or min(since, search.unseen_since or since)
         # A file that was made after it came after it, whenever it was written to; but a copy from before it was known.
         made = max(known.file.birth or since, birth_of(search.source))
         found = [
@@ -295,6 +295,7 @@ class Searches:
             and not search.taken(place)
             and not place.file.same(known.file)
             and not (search.new_since and place.file.birth <= search.new_since)
+            and max(place.modified, place.file.birth) > search.met
             and (now is None or not place.file.same(now.file))
         ]
         packed = [place for place in found if place.codec and _is_packed(place, search, now)]

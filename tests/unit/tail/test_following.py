@@ -559,6 +559,7 @@ async def test_what_was_rotated_before_the_first_run_is_not_looked_for_by_the_ne
     at = time.time()
     os.utime(log, (at - 30, at - 30))
     os.utime(rotated, (at - 20, at - 20))
+    await asyncio.sleep(2 * news_module.GRAIN / 1e9)
     follower = follow("a.log", once=once, start="end", leave_after=0.05)
     await follower.begin()
     await follower.settle()
