@@ -409,10 +409,10 @@ class LineRunner:
 
     def _note_shortened(self, held: OpenSource, lines: int) -> None:
         """Logged once: a program that writes such lines writes many."""
-        if not self._counters.lines_shortened:
+        if self.route.cuts_lines and not self._counters.lines_shortened:
             remedy = 'raise `max_line_bytes`; `long_lines = "split"` sends all of them, in pieces'
             file = held.assignment.found.display_name
-            self._log.warning("lines are longer than `max_line_bytes`: cut or split", file=file, remedy=remedy)
+            self._log.warning("lines are longer than `max_line_bytes`, and cut off there", file=file, remedy=remedy)
         self._counters.lines_shortened += lines
 
     def _read(self, held: OpenSource, into: memoryview) -> Piece | None:

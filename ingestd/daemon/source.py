@@ -555,6 +555,11 @@ class LineRoute(Route, Protocol):
         """The same if memory is plentiful: as many as one batch may gather."""
         ...
 
+    @property
+    def cuts_lines(self) -> bool:
+        """Whether what is too long of a line is not delivered."""
+        ...
+
     def opener(self, ready: Callable[[str], None], changed: Callable[[str], None]) -> Opener:
         """The opener. Needs a running loop.
 

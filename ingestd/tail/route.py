@@ -207,6 +207,11 @@ class TailRoute:
         return None if found is None else float(found[1]) * _SECONDS[found[2]]
 
     @property
+    def cuts_lines(self) -> bool:
+        """See `ingestd.daemon.source.LineRoute.cuts_lines`."""
+        return self.long_lines == "truncate"
+
+    @property
     def slab_bytes(self) -> int:
         """See `ingestd.daemon.source.Route.slab_bytes`."""
         return self.batch_bytes if self.compression == Codec.none.name else GATHERED * self.batch_bytes

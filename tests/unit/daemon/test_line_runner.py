@@ -97,6 +97,7 @@ class TextRoute:
     gathers: int = 1
     opened: dict = field(default_factory=dict)
     lanes: dict = field(default_factory=dict)
+    cuts_lines: bool = True
 
     @property
     def slab_bytes(self):
@@ -812,18 +813,20 @@ async def test_what_can_not_be_delivered_is_named_by_the_paths_of_its_files():
         assert failed[2].startswith("4 records of /logs/a, /logs/b can not be delivered to t-")
 
 
-async def test_the_first_file_with_lines_that_are_cut_is_named_once():
+@pytest.mark.parametrize("cuts", [True, False])
+async def test_the_first_file_with_lines_that_are_cut_is_named_once(cuts):
     """All that was said was a counter."""
     with structlog.testing.capture_logs() as logged:
-        async with bench(TextRoute({name: lines(name, 3, 10) for name in "ab"})) as made:
+        async with bench(TextRoute({name: lines(name, 3, 10) for name in "ab"}, cuts_lines=cuts)) as made:
             for name in "ab":
                 made.assign(name)
                 made.route.opened[name].shortened = 1
             await finish_all(made)
             assert made.counters.lines_shortened == 2
-    (said,) = logged
-    assert (said["event"], said["log_level"]) == ("lines are longer than `max_line_bytes`: cut or split", "warning")
-    assert said["file"] == "a"
+    assert len(logged) == cuts
+    for said in logged:
+        assert (said["log_level"], said["file"]) == ("warning", "a")
+        assert said["event"] == "lines are longer than `max_line_bytes`, and cut off there"
 
 
 @pytest.mark.parametrize("code", [ErrorCode.message_too_large, ErrorCode.record_list_too_large])
