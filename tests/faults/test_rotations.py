@@ -304,6 +304,27 @@ def test_compressed_files_that_are_deleted_while_what_they_were_made_of_is_still
 # Copies.
 
 
+@pytest.mark.parametrize("trial", BROKERS, indirect=True)
+def test_copies_that_are_compressed_at_once_and_given_an_older_time_lose_nothing(
+    trial: Callable[..., Trial], logs: Path
+) -> None:
+    """logrotate gives them the time at which its run began, many logs before. Their last lines were lost in silence."""
+    daemon = trial("*.log")
+    writers = [Writer(daemon.judge, logs / f"app-{number}.log") for number in range(20)]
+    daemon.start()
+    for _ in range(5):
+        for writer in writers:
+            writer.write(20)
+        daemon.settle()
+        began = time.time() - 5
+        for writer in writers:
+            writer.write(2)
+            copy_and_truncate(writer)
+            compress(Path(f"{writer.path}.1"))
+            os.utime(f"{writer.path}.1.gz", (began, began))
+    daemon.finish().check()
+
+
 @pytest.mark.parametrize(("glob", "named"), [("*.log", "{}.log.1"), ("*.log*", "{}.log.1"), ("*.log", "{}-{}.log")])
 def test_logs_whose_generations_begin_with_the_same_header_are_read_once_when_they_are_copied_and_truncated(
     trial: Callable[..., Trial], logs: Path, glob: str, named: str
