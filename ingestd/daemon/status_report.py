@@ -50,7 +50,9 @@ def route_statuses(
     sources: dict[str, list[SourceStatus]] = {name: [] for name in routes}
     for (route, source), gauges in totals.sources().items():
         shard = shards.get(route, source)
-        path = "" if shard is None else str(shard.found.detail.get("path", ""))
+        if shard is None:
+            continue  # it has ended, and its worker tells so in a moment
+        path = str(shard.found.detail.get("path", ""))
         sources[route].append(SourceStatus(source, gauges.label, gauges.unread, gauges.position, path, gauges.lag))
     return [
         RouteStatus(

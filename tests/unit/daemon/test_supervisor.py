@@ -647,6 +647,9 @@ async def test_status_shows_what_people_call_a_source_and_where_its_bytes_are(ma
         ("/containers/a.log", "/pods/a/0.log"),
         ("2", ""),
     ]
+    made._received(0, SourceEnded("r", "1", 1, TAKEN))  # its worker still shows it, without a path
+    (shown,) = made.status().routes
+    assert [source.label for source in shown.sources] == ["2"]
     await stops(running)
 
 
