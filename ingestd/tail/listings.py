@@ -36,6 +36,9 @@ __all__ = [
 _TICK_NS: Final = 20_000_000
 """The clock of a file system's times may stand still for this long."""
 
+_RUN_SECONDS: Final = 3600
+"""A run of logrotate over many large logs lasts no longer than this."""
+
 _Named = TypeVar("_Named", bound="tuple[str, *tuple[Any, ...]]")
 
 _File: TypeAlias = tuple[str, str, int]
@@ -123,19 +126,21 @@ class Moved:
     def later_than(self, modified: int, part: str = "") -> Iterator[tuple[str, int]]:
         """What was modified in the second of `modified` (ns) or later: paths with this part, inode numbers.
 
-        A copy, or what was moved here from another file system, is never older than what it was made of; but what is
-        compressed may be given an older time: of that, when it came here counts. There may be years of archives here.
+        A copy, or what was moved here from another file system, is never older than what it was made of; but what
+        logrotate compressed may be, by as long as its run took. There may be years of archives here.
         """
         if self._by_age is None:
             self._by_age = sorted(self._ages())
-        at = bisect_left(self._by_age, modified // 10**9, key=itemgetter(0))
-        return ((path, inode) for _, path, inode in itertools.islice(self._by_age, at, None) if part in path)
+        since = modified // 10**9
+        at = bisect_left(self._by_age, since - _RUN_SECONDS, key=itemgetter(0))
+        for age, path, inode in itertools.islice(self._by_age, at, None):
+            if part in path and (age >= since or codec_of(path)):
+                yield path, inode
 
     def _ages(self) -> Iterator[tuple[int, str, int]]:
         for _, path, inode in self._names:
             try:
-                status = os.stat(path, follow_symlinks=False)
-                modified = (status.st_ctime_ns if codec_of(path) else status.st_mtime_ns) // 10**9
+                modified = os.stat(path, follow_symlinks=False).st_mtime_ns // 10**9
             except FileNotFoundError:
                 modified = sys.maxsize  # it is elsewhere by now: who looks at it sees that
             yield modified, path, inode
