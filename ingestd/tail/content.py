@@ -5,7 +5,10 @@ from __future__ import annotations
 import os
 from typing import Final
 
-__all__ = ["HEAD_BYTES", "is_compressed", "last_line_start", "not_text", "text_start"]
+from ingestd.tail.rotation import codec_of, rotated_from
+from ingestd.tail.text import open_text
+
+__all__ = ["HEAD_BYTES", "is_compressed", "is_in_the_making", "last_line_start", "not_text", "text_start"]
 
 HEAD_BYTES: Final = 4096
 """A head is so many bytes from the start of a file, or all of it. A witness covers what of it was read first."""
@@ -41,6 +44,26 @@ def not_text(head: bytes) -> str | None:
     if b"\0" in head.lstrip(b"\0"):
         return 'holds NUL bytes, so it is not text; exclude it, or set binary = "accept"'
     return None
+
+
+def is_in_the_making(path: str) -> bool:
+    """Whether a compressed file seems to be made now: what it is made of is beside it, and goes when it is done.
+
+    Where rotated files were not compressed before, an old one may be beside another generation, compressed: if it has
+    the name of a rotated file, and begins otherwise, that one is complete.
+    """
+    codec = codec_of(path)
+    plain = path.removesuffix(f".{codec}")
+    if not os.path.lexists(plain):
+        return False
+    if not any(rotated_from(plain)):
+        return True
+    try:
+        with open_text(path, codec) as text, open_text(plain) as original:
+            head = text.read(0, HEAD_BYTES)
+            return original.read(0, len(head)) == head
+    except OSError:
+        return True
 
 
 def text_start(descriptor: int, head: bytes) -> int:

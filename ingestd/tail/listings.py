@@ -12,6 +12,7 @@ from functools import cached_property
 from operator import itemgetter
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeAlias, TypeVar
 
+from ingestd.tail.content import is_in_the_making
 from ingestd.tail.file_id import lists_other_inodes
 from ingestd.tail.rotation import beginnings_of, codec_of, is_rotation_of, may_have_been
 
@@ -67,10 +68,11 @@ class Moved:
             found = joined(found, self._list(globs))
         for path, inode in found:
             self._inodes.setdefault(inode, []).append(path)
-        # A compressed one counts only where the file itself is gone: it may be in the making.
         paths = {path for path, _ in found}
         self._names = sorted(
-            (os.path.basename(path), path, inode) for path, inode in found if _plain(path) not in paths
+            (os.path.basename(path), path, inode)
+            for path, inode in found
+            if _plain(path) not in paths or not is_in_the_making(path)
         )
 
     def _list(self, globs: Globs) -> list[tuple[str, int]]:
@@ -195,18 +197,15 @@ class Listing:
             yield f"{self._directory}/{name}", inode
 
     def rotations(self, originals: Iterable[str]) -> Iterator[tuple[str, int]]:
-        """What looks like rotations of these names: paths, inode numbers.
-
-        A compressed one only where the file itself is gone.
-        """
+        """What looks like rotations of these names: paths, inode numbers. Not what is compressed and in the making."""
         for original in originals:
             found = [each for stem in beginnings_of(original) for each in _beginning_with(stem, self._names)]
             for name, inode in found:
                 if not is_rotation_of(name, original) or name.endswith(".tmp"):
                     continue
-                plain = _plain(name)
-                if not plain or plain == original or not any(self.named(plain)):
-                    yield f"{self._directory}/{name}", inode
+                plain, path = _plain(name), f"{self._directory}/{name}"
+                if not plain or plain == original or not any(self.named(plain)) or not is_in_the_making(path):
+                    yield path, inode
 
 
 def _plain(name: str) -> str:

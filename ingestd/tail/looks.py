@@ -9,7 +9,14 @@ from dataclasses import dataclass, field, replace
 from itertools import chain
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-from ingestd.tail.content import HEAD_BYTES, is_compressed, last_line_start, not_text, text_start
+from ingestd.tail.content import (
+    HEAD_BYTES,
+    is_compressed,
+    is_in_the_making,
+    last_line_start,
+    not_text,
+    text_start,
+)
 from ingestd.tail.facts import (
     Copy,
     Doubtful,
@@ -408,8 +415,7 @@ def _compare(text: Text, size: int, head: bytes, original: Original, heads: Head
 
 
 def _examine_compressed(wanted: Examination, text: Text, size: int) -> Verdict:
-    made_of = wanted.place.path.removesuffix(f".{wanted.place.codec}")
-    if os.path.lexists(made_of) or (wanted.in_the_making and not _is_whole(text, size)):
+    if is_in_the_making(wanted.place.path) or (wanted.in_the_making and not _is_whole(text, size)):
         return Empty()  # what it is made of goes when it is done
     if not _begins_so(text, wanted.head):
         return Changed()

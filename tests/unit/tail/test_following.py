@@ -2084,6 +2084,37 @@ async def test_several_generations_compressed_while_we_were_down_are_read_in_the
     assert not follower.losses
 
 
+@pytest.mark.parametrize("glob", ["a.log", "a.log*"])
+@pytest.mark.parametrize("down", [False, True])
+async def test_compressed_rotations_beside_old_ones_from_before_they_were_compressed(
+    follow: Any, log: Any, glob: str, down: bool
+) -> None:
+    """logrotate leaves those where they are: of what it compresses since then, two generations were lost."""
+    for number in (2, 3):
+        append(log.with_name(f"a.log.{number}"), f"old {number}")
+        later(log.with_name(f"a.log.{number}"), -1000)
+    append(log, "1")
+    await asyncio.sleep(2 * news_module.GRAIN / 1e9)
+    follower = follow(glob, compressed="read", exclude=("a.log.2", "a.log.3"), leave_after=0.05)
+    await follower.reads("1")
+    if down:
+        follower.stop()
+    for line in ("2", "3", "4"):
+        append(log, line)
+        for number in (3, 2, 1):
+            if (packed := log.with_name(f"a.log.{number}.gz")).exists():
+                packed.rename(log.with_name(f"a.log.{number + 1}.gz"))
+        compress(log.rename(log.with_name("a.log.1")))
+        log.touch()
+        if not down:
+            await follower.settle()
+    append(log, "5")
+    if down:
+        follower.start()
+    await follower.reads("1", "2", "3", "4", "5", ordered=False)
+    assert not (follower.losses or follower.files_gone)
+
+
 async def test_copied_truncated_and_compressed_while_we_were_down(follow: Any, log: Any) -> None:
     append(log, "1")
     follower = follow("a.log")

@@ -520,6 +520,19 @@ def test_content_is_found_in_what_was_known_and_is_overwritten(
     assert found.rest is None, "it was not modified since it was known"
 
 
+def test_a_compressed_file_beside_an_old_one_of_another_content_is_complete(looks: Looks, log: Path) -> None:
+    """Rotated files are compressed since a while, and those from before are never renamed again: lines were lost."""
+    wanted = search(log, known_of(log, 4), 4)
+    old, packed = log.with_name("a.log.1"), log.with_name("a.log.1.gz")
+    packed.write_bytes(gzip.compress(log.read_bytes()))
+    log.unlink()
+    for text in (b"one\ntwo\n", b"an old one\n", b""):
+        old.write_bytes(text)
+        modified(old, -1000)
+        (found,) = find(looks, wanted)
+        assert found.rest == (place_of(old) if text.startswith(b"one") else place_of(packed, "gz"))
+
+
 def test_what_was_compressed_before_it_was_written_is_not_opened(looks: Looks, log: Path) -> None:
     packed, text = log.with_name("a.log.1.gz"), log.read_bytes()
     packed.write_bytes(gzip.compress(text))
