@@ -417,11 +417,21 @@ def _compare(text: Text, size: int, head: bytes, original: Original, heads: Head
 def _examine_compressed(wanted: Examination, text: Text, size: int) -> Verdict:
     if is_in_the_making(wanted.place.path) or (wanted.in_the_making and not _is_whole(text, size)):
         return Empty()  # what it is made of goes when it is done
+    wrong = None if wanted.binary else _not_text(text)
+    if wrong is not None:
+        return Refused(wrong)
     if not _begins_so(text, wanted.head):
         return Changed()
     if wanted.at_end:
         return Old()
     return _compressed_of(wanted.place, text, wanted.originals) or Plain(0)
+
+
+def _not_text(text: Text) -> str | None:
+    """Why what is compressed is not text: an archive of tar, say; None if it is. What is damaged, its reader says."""
+    with suppress(OSError):
+        return not_text(text.read(0, HEAD_BYTES))
+    return None
 
 
 def _begins_so(text: Text, head: bytes) -> bool:

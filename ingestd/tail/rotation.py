@@ -31,6 +31,9 @@ CODECS: Final = ("", "gz", "bz2", "xz", "zst", "lz4")
 _ADDED: Final = re.compile(r"\d|\b(old|prev|bak|rotate)\b|~$")
 """What rotation adds to a name."""
 
+_MADE_OF_ONE: Final = (".tar", ".tgz", ".md5", ".sha1", ".sha256", ".sha512", ".sig", ".asc")
+"""What a file is called that somebody made of a rotated one: an archive, a checksum, a signature."""
+
 _CURRENT: Final = "current"
 _TAI64N: Final = re.compile(r"@[0-9a-f]{24}(\.[stu])?")
 """What svlogd, multilog and s6-log write to, and what they rotate it to."""
@@ -97,6 +100,8 @@ def is_rotation_of(name: str, original: str) -> bool:
 
 def _is_separated(name: str, original: str) -> bool:
     """Whether it looks like one, with something between what it has of `original` and what was added."""
+    if _plain(name).endswith(_MADE_OF_ONE):
+        return False
     if name.startswith(original):
         return name != original
     if original == _CURRENT:

@@ -12,6 +12,7 @@ import itertools
 import lzma
 import os
 import shutil
+import tarfile
 import time
 from dataclasses import replace
 from functools import partial
@@ -2114,6 +2115,33 @@ async def test_compressed_rotations_beside_old_ones_from_before_they_were_compre
     await follower.reads("1", "2", "3", "4", "5", ordered=False)
     assert not follower.losses
     assert not follower.files_gone
+
+
+@pytest.mark.parametrize("once", [False, True])
+async def test_archives_and_checksums_of_rotated_files_are_none(follow: Any, log: Any, once: bool) -> None:
+    """An archive that was made while nothing ran was sent, with all lines again, and tar's own headers."""
+    append(log, "1")
+    follower = follow("a.log", once=once)
+    await follower.reads("1")
+    follower.stop()
+    log.rename(log.with_name("a.log.1"))
+    append(log, "2")
+    for ending, mode in (("tar.gz", "w:gz"), ("tar", "w")):
+        with tarfile.open(log.with_name(f"a.log.1.{ending}"), mode) as archive:
+            archive.add(log.with_name("a.log.1"), "a.log.1")
+    log.with_name("a.log.1.md5").write_text("0123  a.log.1\n")
+    follower.start()
+    await follower.reads("1", "2")
+    assert not follower.present_troubles
+
+
+async def test_an_archive_that_a_glob_matches_is_refused_as_no_text(follow: Any, log: Any) -> None:
+    append(log, "1")
+    with tarfile.open(log.with_name("a.log.tar.gz"), "w:gz") as archive:
+        archive.add(log, "a.log")
+    follower = follow("*", compressed="read")
+    await follower.reads("1")
+    assert "NUL" in follower.present_troubles[f"{log}.tar.gz"]
 
 
 async def test_copied_truncated_and_compressed_while_we_were_down(follow: Any, log: Any) -> None:

@@ -58,10 +58,16 @@ def test_the_names_that_rotation_gives(name: str, original: str) -> None:
         ("error.log.1.gz", "access.log"),
         ("access.log", "access.log.1"),
         ("access.log", "access.log.gz"),
+        ("access.log.1.tar.gz", "access.log"),
+        ("access.log-20260101.tar", "access.log"),
+        ("access.log.1.tgz", "access.log"),
+        ("access.log.1.gz.sha256", "access.log"),
+        ("access.log.1.md5", "access.log"),
     ],
 )
 def test_other_names_are_no_rotations(name: str, original: str) -> None:
     assert not is_rotation_of(name, original)
+    assert f"/var/log/{original}" not in rotated_from(f"/var/log/{name}")
 
 
 def test_a_name_that_was_only_made_longer_is_not_taken_for_a_rotation_without_need() -> None:
