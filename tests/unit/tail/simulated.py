@@ -19,6 +19,7 @@ from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, Final, Self, cast
 
 from ingestd.daemon.source import End, Found, StoredPosition
+from ingestd.tail import content as content_module
 from ingestd.tail import directories as directories_module
 from ingestd.tail import examinations as examinations_module
 from ingestd.tail import finder as finder_module
@@ -1486,11 +1487,12 @@ def patches(machine: Callable[[], Machine]) -> list[tuple[Any, str, Any]]:
         return _Job(lambda: machine().files.tick(int(seconds * SECOND)), sleeps=True)
 
     system, clock = Current(), CurrentClock()
+    listed = (content_module, directories_module, looks_module, listings_module, searching_module)
     timed = (examinations_module, finder_module, news_module, thread_module, vanished_module, verdicts_module)
     return [
-        *((module, "os", system) for module in (directories_module, looks_module, listings_module, searching_module)),
+        *((module, "os", system) for module in listed),
         (known_module, "_births", itertools.count(1, 1 << 12)),
-        *((module, "open_text", open_text) for module in (looks_module, searching_module)),
+        *((module, "open_text", open_text) for module in (content_module, looks_module, searching_module)),
         *((module, "_log", SimpleNamespace(warning=lambda *_, **__: None)) for module in (finder_module, news_module)),
         *((module, "identify", identify) for module in (looks_module, searching_module)),
         (searching_module, "may_hold", lambda directory, file: True),
