@@ -1,4 +1,4 @@
-"""Content: where the text of a file begins, where its last line does, and whether it is text at all."""
+"""Content: where the text of a file begins, where its last line does, whether it is text at all, and complete."""
 
 from __future__ import annotations
 
