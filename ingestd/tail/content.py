@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from typing import Final
 
-from ingestd.tail.rotation import codec_of, rotated_from
+from ingestd.tail.rotation import codec_of, plain_of, rotated_from
 from ingestd.tail.text import open_text
 
 __all__ = ["HEAD_BYTES", "is_compressed", "is_in_the_making", "last_line_start", "not_text", "text_start"]
@@ -50,16 +50,15 @@ def is_in_the_making(path: str) -> bool:
     """Whether a compressed file seems to be made now: what it is made of is beside it, and goes when it is done.
 
     Where rotated files were not compressed before, an old one may be beside another generation, compressed: if it has
-    the name of a rotated file, and begins otherwise, that one is complete.
+    the name of a rotated file, and begins otherwise, that one is complete. What can not be decoded yet is not.
     """
-    codec = codec_of(path)
-    plain = path.removesuffix(f".{codec}")
+    plain = plain_of(path)
     if not os.path.lexists(plain):
         return False
     if not any(rotated_from(plain)):
         return True
     try:
-        with open_text(path, codec) as text, open_text(plain) as original:
+        with open_text(path, codec_of(path)) as text, open_text(plain) as original:
             head = text.read(0, HEAD_BYTES)
             return original.read(0, len(head)) == head
     except OSError:

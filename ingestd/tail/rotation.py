@@ -21,6 +21,7 @@ __all__ = [
     "is_rotation_of",
     "may_have_been",
     "names_of",
+    "plain_of",
     "possible_originals",
     "rotated_from",
 ]
@@ -59,7 +60,7 @@ def date_of(path: str) -> tuple[str, tuple[str, int]] | None:
     /d/0.log.20260101-120000.gz: ("/d/0.log.", ("20260101120000", 0)). Of /d/app-2026-01-01.12.log: ("/d/app-.log",
     ("20260101", 12)).
     """
-    directory, name = os.path.split(_plain(path))
+    directory, name = os.path.split(plain_of(path))
     date = _DATE.search(name)
     if date is None:
         return None
@@ -75,8 +76,8 @@ def codec_of(name: str) -> str:
     return ending if stem and ending in CODECS else ""
 
 
-def _plain(name: str) -> str:
-    """The name that a compressed file had before."""
+def plain_of(name: str) -> str:
+    """The name or path that a compressed file had before; that of another one as it is."""
     codec = codec_of(name)
     return name[: -len(codec) - 1] if codec else name
 
@@ -100,23 +101,23 @@ def is_rotation_of(name: str, original: str) -> bool:
 
 def _is_separated(name: str, original: str) -> bool:
     """Whether it looks like one, with something between what it has of `original` and what was added."""
-    if _plain(name).endswith(_MADE_OF_ONE):
+    if plain_of(name).endswith(_MADE_OF_ONE):
         return False
     if name.startswith(original):
         return name != original
     if original == _CURRENT:
-        return _TAI64N.fullmatch(_plain(name)) is not None
+        return _TAI64N.fullmatch(plain_of(name)) is not None
     stem = original.rpartition(".")[0]
     return bool(stem) and name.startswith((stem + "-", stem + ".", stem + "_")) and _has_ending_of(name, original)
 
 
 def _has_ending_of(name: str, original: str) -> bool:
-    return _plain(name).endswith(f".{original.rpartition('.')[2]}")
+    return plain_of(name).endswith(f".{original.rpartition('.')[2]}")
 
 
 def family_of(name: str) -> str:
     """What a name has in common with those that it is rotated to: numbers, dates and compressed endings left out."""
-    plain = _plain(name)
+    plain = plain_of(name)
     return _CURRENT if _TAI64N.fullmatch(plain) else _VARIES.sub("", plain)
 
 
@@ -126,7 +127,7 @@ def families_of(name: str) -> tuple[str, ...]:
 
     app.log, app-6.log and app-6-5.log of app-6-5.log; log.log, log-19.log and log-19.log.3 of log-19.log.3.gz.
     """
-    plain = _plain(name)
+    plain = plain_of(name)
     parts = [*_PART.finditer(plain)]
     shorter = []
     for first in range(len(parts)):
@@ -177,7 +178,7 @@ def is_numbered(path: str, original: str) -> bool:
 
 def _may_be(name: str, original: str) -> bool:
     """Whether a file may be read as a rotation for its name alone. web2.log beside web.log may well be another log."""
-    plain = _plain(name)
+    plain = plain_of(name)
     return bool((plain == original or _ADDED.search(_added(plain, original))) and _is_separated(name, original))
 
 
@@ -187,9 +188,9 @@ def _added(name: str, original: str) -> str:
 
 def possible_originals(name: str) -> Iterator[str]:
     """All names that `is_rotation_of(name, …)` holds for, and some more."""
-    if _TAI64N.fullmatch(_plain(name)):
+    if _TAI64N.fullmatch(plain_of(name)):
         yield _CURRENT
-    stem, dot, extension = _plain(name).rpartition(".")
+    stem, dot, extension = plain_of(name).rpartition(".")
     for end in range(len(name) - 1, 0, -1):
         yield name[:end]
         glued = name[end].isdigit() and not name[end - 1].isdigit()

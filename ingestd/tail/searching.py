@@ -245,7 +245,7 @@ class Searches:
                 and (place.codec or place.size >= search.position)
                 and not any(other is not None and place.file.same(other) for other in (at and at.file, search.here))
                 and (not search.taken(place) or self._is_overwritten(place, search.over(place.file)))
-                and (not place.codec or _is_since(place, known))
+                and (not place.codec or _may_be_made_of(place, known))
             ]
             found.sort(key=likelihood, reverse=True)
             shifted, holding = False, list[Place]()
@@ -454,7 +454,7 @@ def _may_be_in(place: Place, search: Search) -> list[Known]:
     return [search.known, *(each for each in search.others if not beside or is_beside(each))]
 
 
-def _is_since(place: Place, known: Known) -> bool:
+def _may_be_made_of(place: Place, known: Known) -> bool:
     """Whether a compressed file may have been made of a generation.
 
     logrotate gives it the time at which the log was modified when its run began, before it came to this log. What was
@@ -481,7 +481,7 @@ def _first_of(holding: Sequence[Place], known: Known) -> Place:
     """
     first, *others = holding
     for place in sorted(others, key=lambda each: each.modified, reverse=True):
-        if _is_since(place, known) and place.modified < first.modified:
+        if _may_be_made_of(place, known) and place.modified < first.modified:
             with suppress(OSError), _opened(place) as text, _opened(first) as later:  # if damaged, its reader says so
                 end = witness_before(text, _end_of(text))
                 if end is not None and not end.ends(later):

@@ -12,7 +12,7 @@ from collections import Counter
 from typing import TYPE_CHECKING, NamedTuple
 
 from ingestd.tail.facts import Arrived, Listed, Missed
-from ingestd.tail.rotation import codec_of, rotated_from
+from ingestd.tail.rotation import plain_of, rotated_from
 from ingestd.tail.thread import PATIENCE
 
 if TYPE_CHECKING:
@@ -101,7 +101,7 @@ class VanishedFiles:
 
     def compressed(self, paths: Collection[str]) -> None:
         """These files hold what is known. So what they were made of was a copy, and is no loss."""
-        made_of = {path.removesuffix(f".{codec_of(path)}") for path in paths}
+        made_of = set(map(plain_of, paths))
         self._missing = [each for each in self._missing if each.vanished.path not in made_of]
 
     def take_unsought(self) -> list[Log]:

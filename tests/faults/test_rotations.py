@@ -86,7 +86,9 @@ def test_rotations_while_the_daemon_starts_double_and_lose_nothing(
     writers = [Writer(daemon.judge, logs / f"{name}.log") for name in ("one", "two", "three")]
 
     def rotate(rotations: Iterator[int]) -> None:
-        for writer in writers if next(rotations, None) is not None else ():
+        if next(rotations, None) is None:
+            return
+        for writer in writers:
             writer.write(5)
             rename(writer)
 
@@ -310,7 +312,7 @@ def test_compressed_files_that_are_deleted_while_what_they_were_made_of_is_still
 def test_copies_that_are_compressed_at_once_and_given_an_older_time_lose_nothing(
     trial: Callable[..., Trial], logs: Path
 ) -> None:
-    """logrotate gives them the time at which its run began, many logs before. Their last lines were lost in silence."""
+    """logrotate gives them the log's time as its run began, many logs before. Their last lines were lost in silence."""
     daemon = trial("*.log")
     writers = [Writer(daemon.judge, logs / f"app-{number}.log") for number in range(20)]
     daemon.start()

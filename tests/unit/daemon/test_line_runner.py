@@ -384,7 +384,7 @@ async def test_a_source_that_is_finished_when_it_is_opened_ends_before_the_parti
 
 
 async def test_what_a_source_knows_at_its_end_is_told_though_it_did_not_move():
-    """A damaged archive, up to where it was read: what was written to it later was not seen as new."""
+    """How far a damaged archive was read was not told: what somebody added to it later was never read."""
     async with bench(TextRoute({"a": b""})) as made:
         made.assign("a", last=True)
         await asyncio.sleep(0.01)
