@@ -9,6 +9,7 @@ import gc
 import os
 import signal
 import sys
+from functools import partial
 from typing import TYPE_CHECKING, Final, TextIO
 
 from ingestd import imports
@@ -17,6 +18,7 @@ from ingestd.output import unhindered
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
+    from types import FrameType
 
 __all__ = ["main"]
 
@@ -36,18 +38,20 @@ def main(arguments: Sequence[str] | None = None) -> int:
     given = list(sys.argv[1:] if arguments is None else arguments)
     if given[:1] != ["run"]:
         return _run_verb(given)
-    # Until the daemon listens to SIGTERM itself, there is nothing to drain.
-    code = FAILED if "--once" in given else 0
-    before = signal.signal(signal.SIGTERM, lambda *_: os._exit(code))
+    # Until the daemon listens to signals itself, there is nothing to drain.
+    codes = {signal.SIGTERM: FAILED if "--once" in given else 0, signal.SIGINT: INTERRUPTED}
+    before = {number: signal.signal(number, partial(_exit_at_once, code)) for number, code in codes.items()}
     gc.disable()  # until all is imported: see `run_configuration`
     try:
         return _run_verb(given)
     finally:
         gc.enable()
-        signal.signal(signal.SIGTERM, before)
-        if arguments is None:  # the process ends: one more signal does not change with which status
-            for late in (signal.SIGTERM, signal.SIGINT):
-                signal.signal(late, signal.SIG_IGN)
+        for number, handler in before.items():  # if the process ends, one more signal does not change its status
+            signal.signal(number, signal.SIG_IGN if arguments is None else handler)
+
+
+def _exit_at_once(code: int, _number: int, _frame: FrameType | None) -> None:
+    os._exit(code)
 
 
 def _run_verb(arguments: list[str]) -> int:

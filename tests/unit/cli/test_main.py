@@ -188,20 +188,30 @@ def test_what_only_tools_use_is_a_good_configuration_and_none_to_run(config, cap
     assert capsys.readouterr().err == said
 
 
-@pytest.mark.parametrize(("options", "code"), [([], 0), (["--once"], 1)])
-def test_a_signal_before_the_daemon_has_started_is_a_stop(tmp_path: Path, options: list[str], code: int) -> None:
-    """SIGTERM comes while the configuration is read. `--once` has not taken what it was to take."""
+@pytest.mark.parametrize(
+    ("name", "options", "code"), [("SIGTERM", [], 0), ("SIGTERM", ["--once"], 1), ("SIGINT", [], 130)]
+)
+def test_a_signal_before_the_daemon_has_started_is_a_stop(
+    tmp_path: Path, name: str, options: list[str], code: int
+) -> None:
+    """It comes while a module is imported, whose code would handle an exception. `--once` was to take something."""
     script = (
         "import os, signal, sys\n"
         "from ingestd.cli import configured\n"
         "from ingestd.cli.main import main\n"
-        "configured.load_configuration = lambda _: os.kill(os.getpid(), signal.SIGTERM)\n"
+        "def load(_):\n"
+        "    try:\n"
+        f"        os.kill(os.getpid(), signal.{name})\n"
+        "    except BaseException as error:\n"
+        "        raise RuntimeError('half imported') from error\n"
+        "configured.load_configuration = load\n"
         "sys.exit(main(['run', *sys.argv[1:]]))\n"
     )
     file = tmp_path / "ingestd.toml"
     file.touch()
     command = [sys.executable, "-c", script, *options, str(file)]
-    assert subprocess.run(command, capture_output=True, timeout=60, check=False).returncode == code
+    ended = subprocess.run(command, capture_output=True, timeout=60, check=False)
+    assert (ended.returncode, ended.stderr) == (code, b"")
 
 
 def test_a_signal_after_the_run_does_not_change_its_status(tmp_path: Path) -> None:
