@@ -23,6 +23,8 @@ __all__ = ["split"]
 
 _NO_LIMIT = 1 << 62
 
+_IN_PART = "part of a batch that was split because of its size failed"
+
 
 def split(batch: Batch, ledger: Ledger) -> tuple[Batch, Batch]:
     """Two new batches with the records of `batch`, not numbered. Raises `CorruptBatch`.
@@ -81,8 +83,9 @@ class _Joined:
             return
         offsets = [part.base_offset for part in (other, half) if part.base_offset >= 0]
         error = other.error or half.error
-        if error is not None and (other.error is None or half.error is None):
-            detail = f"{half.topic}[{half.partition}]: half of a batch split because of its size failed: {error}"
+        in_part = error is not None and (other.error is None or half.error is None)
+        if error is not None and in_part and _IN_PART not in str(error):  # a half may have been split again
+            detail = f"{half.topic}[{half.partition}]: {_IN_PART}: {error}"
             error = KafkaError(error.code, detail) if isinstance(error, KafkaError) else type(error)(detail)
         whole = Delivery(
             half.topic,

@@ -539,6 +539,21 @@ def test_a_batch_that_is_split_is_counted(codec: Codec) -> None:
 
 
 @in_simulation
+async def test_a_record_that_is_too_large_is_said_once_however_often_its_batch_was_split() -> None:
+    cluster = SimulatedCluster(1)
+    ends = Ends()
+    async with producing(cluster) as producer:
+        cluster.logs[0].largest = 200
+        send(producer, ends, [b"%d" % number for number in range(8)] + [bytes(1000)])
+        await producer.flush(10.0)
+    assert cluster.logs[0].values[1:] == [b"%d" % number for number in range(8)]
+    assert len(ends) == 1
+    said = "part of a batch that was split because of its size failed: MESSAGE_TOO_LARGE (10)"
+    assert str(ends[0].error).count("part of a batch") == 1
+    assert said in str(ends[0].error)
+
+
+@in_simulation
 async def test_a_ready_batch_stays_behind_the_records_sent_before_it() -> None:
     cluster = SimulatedCluster(1)
     ends = Ends()
