@@ -158,9 +158,9 @@ class SupervisedCluster:
         if topics:
             missing = self._missing_topics()
             if missing and missing != self._missing:
-                self._log.error("cluster can not be used", reason=missing)
+                self._log.error("topics can not be used", reason=missing)
             elif self._missing and not missing:
-                self._log.info("cluster can be used")
+                self._log.info("topics can be used")
             self._missing = missing
         return True
 

@@ -88,13 +88,13 @@ async def test_a_cluster_that_lacks_a_topic_answers_and_can_not_be_used(session,
         "cluster main: tails a, b: topic t is missing, and the cluster did not make it; "
         "delivery begins by itself once the topic is there"
     )
-    assert [event["event"] for event in heard.events] == ["cluster can not be used"]
+    assert [event["event"] for event in heard.events] == ["topics can not be used"]
     partition = PartitionMetadata(0, 1, 0, (1,), (1,))
     metadata.snapshot = ClusterMetadata(topics={"t": TopicMetadata("t", None, (partition,))}, version=2)
     for _ in range(2):
         assert await session._look(session.client, ["t"])
     assert session.trouble is None
-    assert [event["event"] for event in heard.events[1:]] == ["cluster can be used"]
+    assert [event["event"] for event in heard.events[1:]] == ["topics can be used"]
 
 
 async def test_a_topic_that_is_refused_is_not_called_missing(session, metadata):
