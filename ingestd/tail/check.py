@@ -23,7 +23,7 @@ _MOST_SAID: Final = 10
 
 
 def warnings(tails: Sequence[TailRoute]) -> Iterator[str]:
-    """What of the files that are there now keeps the tails from taking them."""
+    """What of the files and directories that are there now keeps the tails from taking files."""
     owners: dict[tuple[int, int], str] = {}
     for tail in tails:
         found = _of_tail(tail, owners)
@@ -63,6 +63,8 @@ def _of_tail(route: TailRoute, owners: dict[tuple[int, int], str]) -> Iterator[s
         elif not os.access(entry.path, os.R_OK):
             yield f"{key}: {entry.path} can not be read by this user"
     yield from troubles
+    for glob, reason in route.rotated_globs.unfit():
+        yield f"tails.{route.name}.rotated: {glob}: {reason}"
     if left:
         left_alone, them = ("file that paths match is", "it") if left == 1 else ("files that paths match are", "them")
         yield f'{key}: {left} {left_alone} compressed and left alone; compressed = "read" takes {them}'

@@ -97,8 +97,8 @@ _NAMED_MOST: Final = 5
 """So many files are named in a line of the log that is about all of them."""
 
 _NAME_ROTATED: Final = (
-    "if rotation moves files to another directory, name that in `rotated`; if it deletes them, let it keep more. "
-    "Nothing is lost of a file that was read to its end"
+    'if rotation moves files to another directory{than}, say so: rotated = ["/that/directory/*"]; if it deletes them, '
+    "let it keep more. Nothing is lost of a file that was read to its end"
 )
 
 _LEFT: Final = (
@@ -255,6 +255,7 @@ class TailFinder:
             if log.generations[-1].known.modified > self._new_since:
                 self.apply(log, Missed(self._new_since))
         await self._note_rotated()
+        await self._warn_of_rotated()
         await self._pass()
         await in_turns(list(self._logs.values()), self._look_where_they_were)
         await self._settle(_ROUNDS)
@@ -286,6 +287,12 @@ class TailFinder:
             for original in possible_originals(name):
                 if (log := logs.get(f"{directory}/{original}")) is not None:
                     log.rotated = True
+
+    async def _warn_of_rotated(self) -> None:
+        """A mistake in `rotated` shows only once lines are lost."""
+        globs = self.route.rotated_globs
+        for glob, reason in await self._thread.ask(lambda: [*globs.unfit()]):
+            _log.warning("no rotated file can be there", route=self.route.name, rotated=printable(glob), reason=reason)
 
     async def _wait_for_copies(self) -> None:
         """In a run with an end, nobody comes back to what repeats another file."""
@@ -622,7 +629,7 @@ class TailFinder:
             route=self.route.name,
             files=len(untold),
             some=[{"file": printable(path), "read_to": position} for path, position in untold[:_NAMED_MOST]],
-            **({} if self.route.rotated else {"remedy": _NAME_ROTATED}),
+            remedy=_NAME_ROTATED.format(than=" than `rotated` says" if self.route.rotated else ""),
         )
 
     def _tell_hanging(self, seconds: float) -> None:

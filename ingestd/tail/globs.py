@@ -168,6 +168,14 @@ class Globs:
         """The directories without wildcards that the globs begin with."""
         return {pattern.root for pattern in self.patterns}
 
+    def unfit(self) -> Iterator[tuple[str, str]]:
+        """Globs that can match no file as things are, and why: for people. It looks for that: a mount may hang."""
+        for pattern in self.patterns:
+            if os.path.isdir(pattern.text):
+                yield pattern.text, f'a directory; expected files, as in "{pattern.text}/*"'
+            elif not os.path.isdir(pattern.root):
+                yield pattern.text, pattern.why_unmatched()
+
     def walk(self, enter: Callable[[str], object], trouble: Callable[[str, str], object]) -> Iterator[os.DirEntry[str]]:
         """Entries that the globs match, whatever they are, each path once.
 

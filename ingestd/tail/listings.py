@@ -93,8 +93,8 @@ class Moved:
                 stamps[thing] = None  # it may be there the next time, or open to us
 
         for entry in globs.walk(entered, not_listed):
-            if entry.is_symlink() or entry.name.endswith(".tmp"):
-                continue  # what it leads to was not moved here; what is in the making was not either
+            if not entry.is_file(follow_symlinks=False) or entry.name.endswith(".tmp"):
+                continue  # what a link leads to was not moved here; what is in the making was not either
             inode = inodes.get(os.path.dirname(entry.path), _listed)(entry)
             found.append((entry.path, inode))
         self._stamps = stamps

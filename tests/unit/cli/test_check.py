@@ -267,6 +267,16 @@ def test_a_directory_that_is_missing_is_named(warned: Callable[[str], list[str]]
     ]
 
 
+def test_where_rotated_files_can_not_be_is_said(warned: Callable[[str], list[str]], logs: Path) -> None:
+    """Lines were lost before anybody saw that `rotated` has a mistake."""
+    (logs / "old").mkdir()
+    globs = [f"{logs}/old", f"{logs}/odl/*", f"{logs}/old/*", f"{logs}/old/none.log"]
+    assert warned(tail("one", logs / "*.log") + f"rotated = {globs}\n") == [
+        f'tails.one.rotated: {logs}/old: a directory; expected files, as in "{logs}/old/*"',
+        f"tails.one.rotated: {logs}/odl/*: no file matches it yet: the directory {logs}/odl is missing",
+    ]
+
+
 def test_a_directory_without_space_for_what_is_written_there_is_said(
     warned: Callable[..., list[str]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -2694,6 +2694,31 @@ async def test_a_log_that_came_and_was_rotated_during_a_run_with_an_end_is_read_
     assert not follower.losses
 
 
+async def test_a_mistake_in_rotated_is_said_at_the_start_and_once_a_file_is_missing(
+    follow: Any, tmp_path: Path
+) -> None:
+    """A directory in place of its files, and one that is not there. The live log was not read, or lines were lost."""
+    old, missing = tmp_path / "old", tmp_path / "odl" / "*"
+    old.mkdir()
+    append(tmp_path / "a.log", "1")
+    follower = follow("*.log", rotated=(str(old), str(missing)))
+    with structlog.testing.capture_logs() as logs:
+        await follower.reads("1")
+        said = {entry["rotated"]: entry["reason"] for entry in logs if "rotated" in entry}
+        assert said == {
+            str(old): f'a directory; expected files, as in "{old}/*"',
+            str(missing): f"no file matches it yet: the directory {missing.parent} is missing",
+        }
+        follower.stop()
+        append(tmp_path / "a.log", "2")
+        (tmp_path / "a.log").rename(old / "a.log.1")
+        append(tmp_path / "a.log", "3")
+        follower.start()
+        await follower.reads("1", "3")
+    (gone,) = [entry for entry in logs if "gone or were cut off" in entry["event"]]
+    assert "another directory than `rotated` says" in gone["remedy"]
+
+
 @pytest.mark.parametrize("once", [False, True])
 async def test_what_may_have_been_written_to_a_file_that_is_gone_at_the_next_start_is_said(
     follow: Any, tmp_path: Path, once: bool

@@ -34,7 +34,7 @@ HISTORIES = int(os.environ.get("INGESTD_HISTORIES", "10000"))
 CHUNKS = 20
 WRONG_IS_ONE_OF = 5_000
 """A campaign passes with so few failures: several rotations within milliseconds, at a start or as a run with an end
-stops. README names these. Some 20 to 70 of a million were seen. None is allowed in the 10,000 that always run.
+stops. OPERATIONS names these. Some 20 to 70 of a million were seen. None is allowed in the 10,000 that always run.
 """
 
 Step: TypeAlias = "tuple[str, int, int, int]"

@@ -7,6 +7,7 @@ import gzip
 import os
 import random
 import shutil
+import stat
 import time
 from contextlib import contextmanager
 from dataclasses import replace
@@ -23,6 +24,7 @@ from ingestd.tail.facts import (
     Place,
     Plain,
     Refused,
+    Sought,
     Unreadable,
 )
 from ingestd.tail.file_id import FileId, identify
@@ -640,6 +642,30 @@ def test_where_rotated_files_are_moved_to_is_listed_anew_once_it_is_another(look
     other.write_bytes(b"")
     copy.write_bytes(copied)
     assert find(looks, wanted)[0].rest == place_of(copy)
+
+
+@pytest.mark.parametrize("kind", ["a directory", "a FIFO", "a socket", "a link to a FIFO"])
+def test_where_rotated_files_are_moved_to_may_be_other_things_than_files(looks: Looks, log: Path, kind: str) -> None:
+    """All searches waited for these to become files."""
+    moved = log.parent / "moved"
+    moved.mkdir()
+    globs = [f"{moved}/*"]
+    match kind:
+        case "a directory":
+            globs.append(str(moved))
+        case "a FIFO":
+            os.mkfifo(moved / "a.log.1")
+        case "a socket":
+            os.mknod(moved / "a.log.1", stat.S_IFSOCK | 0o600)
+        case "a link to a FIFO":
+            os.mkfifo(log.parent / "fifo")
+            (moved / "a.log.1").symlink_to(log.parent / "fifo")
+    wanted = replace(search(log, known_of(log, 8), 8), rotated=Globs(globs, []))
+    copied = log.read_bytes()
+    log.unlink()
+    assert find(looks, wanted)[0] == Sought(wanted.source)
+    (moved / "a.log.2").write_bytes(copied)
+    assert find(looks, wanted)[0].rest == place_of(moved / "a.log.2")
 
 
 def test_what_a_search_listed_is_let_go_when_there_was_none_for_a_while(looks: Looks, log: Path) -> None:
