@@ -112,7 +112,8 @@ def run(
     import uvloop  # noqa: PLC0415 - only the process that runs the daemon needs it
 
     if not configuration.routes and not any(cluster.embedded for cluster in configuration.clusters.values()):
-        raise ConfigurationError(f"{configuration.file}: nothing to run; expected [tails.NAME], or an embedded cluster")
+        expected = "[tails.NAME], [mirrors.NAME], or an embedded cluster"
+        raise ConfigurationError(f"{configuration.file}: nothing to run; expected {expected}")
     supervisor = Supervisor(configuration, once=once, progress=progress, hire=hire)
     if fork:
         supervisor.fork_workers()

@@ -298,7 +298,7 @@ def _may_be_secret(key: Key, value: Any) -> bool:
 
 def _shown(key: Key, value: Any) -> str:
     """A value as a person wrote it, on one line; hidden if its key, or a key in it, suggests a secret."""
-    if _may_be_secret(key, value):
+    if _may_be_secret(key, value) and not isinstance(value, bool):
         return "(hidden)"
     is_date = isinstance(value, (dt.date, dt.time))  # in quotes it would look like a string
     text = str(value) if is_date else json.dumps(value, default=str, ensure_ascii=False)

@@ -75,7 +75,7 @@ class Compression:
     def __post_init__(self) -> None:
         if self.level is not None and self.level not in _LEVELS[self.codec]:
             levels = _LEVELS[self.codec]
-            expected = f"{levels.start} to {levels.stop - 1}" if levels else "no level"
+            expected = f"{levels.start} to {levels.stop - 1}" if levels else f"no level for {self.codec.name}"
             raise UnsupportedCodec(f"{self.codec.name} level {self.level}: expected {expected}")
 
     @classmethod

@@ -141,7 +141,7 @@ class TailRoute:
     """What `key_pattern` is searched in: the path that the file was found under, or each line."""
     delivery: Delivery = "at-least-once"
     """Every line arrives, after a crash perhaps twice. (`exactly-once` is to come.)"""
-    on_undeliverable: Literal["stop"] = "stop"
+    on_undeliverable: Annotated[str, Expected('"stop" (dead-letter is not built yet)', {"stop"}.__contains__)] = "stop"
     """What the tail does when the cluster refuses a record for good: `stop`, and say so. (`dead-letter` is to come.)"""
     binary: Literal["refuse", "accept"] = "refuse"
     """Whether files with NUL bytes or of compressed formats are refused, and named, or taken as any other."""

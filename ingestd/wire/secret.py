@@ -93,4 +93,5 @@ def warn_if_others_can_read(path: Path) -> None:
     except OSError:
         return  # gone since it was read
     if mode & stat.S_IROTH:
-        _log.warning("%s (%s): every user of this machine can read the secret in it", path, stat.filemode(mode))
+        said = "%s (%s): every user of this machine can read the secret in it; chmod o= would end that"
+        _log.warning(said, path, stat.filemode(mode))

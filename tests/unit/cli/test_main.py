@@ -184,7 +184,7 @@ def test_what_only_tools_use_is_a_good_configuration_and_none_to_run(config, cap
     file = config("[clusters.main]\nbootstrap = ['kafka-1:9092']\n")
     assert main(["check", file]) == 0
     assert main(["run", file]) == 2
-    said = f"ingestd: {file}: nothing to run; expected [tails.NAME], or an embedded cluster\n"
+    said = f"ingestd: {file}: nothing to run; expected [tails.NAME], [mirrors.NAME], or an embedded cluster\n"
     assert capsys.readouterr().err == said
 
 

@@ -100,7 +100,7 @@ def test_tokens_by_client_credentials(read: Callable[[str], Configuration]) -> N
 @pytest.mark.parametrize(
     ("lines", "expected"),
     [
-        ("tls = true", "tls = (hidden): expected a table; {} will do where this machine trusts the brokers' authority"),
+        ("tls = true", "tls = true: expected a table; {} will do where this machine trusts the brokers' authority"),
         ("tls = {cafile='/x'}", "tls.cafile = (hidden): unknown key; did you mean 'ca_file'?"),
         (
             "tls = {verify='nune'}",
@@ -199,9 +199,8 @@ def test_a_secret_in_a_file_for_everybody_is_in_the_log(
     (tmp_path / "ingestd.toml").touch(mode=0o644)
     with caplog.at_level(logging.WARNING, "ingestd"):
         read(f"sasl = {{mechanism='SCRAM-SHA-512', username='me', password={given}}}")
-    assert [record.getMessage() for record in caplog.records] == [
-        f"{tmp_path}/ingestd.toml (-rw-r--r--): every user of this machine can read the secret in it"
-    ]
+    said = "every user of this machine can read the secret in it; chmod o= would end that"
+    assert [record.getMessage() for record in caplog.records] == [f"{tmp_path}/ingestd.toml (-rw-r--r--): {said}"]
 
 
 def test_a_secret_elsewhere_says_nothing_of_the_configuration(

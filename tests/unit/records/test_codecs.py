@@ -115,8 +115,8 @@ def test_unknown_codecs_and_levels_are_refused_by_name():
         ("zstd", 23, "-7 to 22"),
         ("gzip", 0, "1 to 9"),
         ("lz4", 18, "-64 to 17"),
-        ("snappy", 1, "no level"),
-        ("none", 0, "no level"),
+        ("snappy", 1, "no level for snappy"),
+        ("none", 0, "no level for none"),
     ):
         with pytest.raises(UnsupportedCodec, match=expected) as caught:
             Compression.parse(name, level)

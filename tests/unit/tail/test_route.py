@@ -64,7 +64,10 @@ def faults(tmp_path: Path):
             "delivery = 'exactly-once'",
             'delivery = "exactly-once": expected "at-least-once" (exactly-once delivery is not built yet)',
         ),
-        ("on_undeliverable = 'dead-letter'", "on_undeliverable = \"dead-letter\": expected 'stop'"),
+        (
+            "on_undeliverable = 'dead-letter'",
+            'on_undeliverable = "dead-letter": expected "stop" (dead-letter is not built yet)',
+        ),
         ("long_lines = 'drop'", "long_lines = \"drop\": expected 'truncate' or 'split'"),
         ("compression = 'zstd'\ncompression_level = 99", "compression_level = 99: expected -7 to 22"),
         ("compression = 'none'\ncompression_level = 1", "compression_level = 1: expected "),

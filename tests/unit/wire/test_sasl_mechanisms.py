@@ -121,7 +121,7 @@ def test_a_secret_that_everybody_can_read_is_said_once(caplog: pytest.LogCapture
         Secret(file=file).read()
         Secret(file=file).read()
     assert [record.getMessage() for record in caplog.records] == [
-        f"{file} (-rw-r--r--): every user of this machine can read the secret in it"
+        f"{file} (-rw-r--r--): every user of this machine can read the secret in it; chmod o= would end that"
     ]
 
 

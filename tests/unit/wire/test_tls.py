@@ -466,7 +466,7 @@ def test_a_key_that_everybody_can_read_is_in_the_log(
     with caplog.at_level(logging.WARNING, "ingestd"):
         client_context(TlsSettings(certificate_file=certificates.client, key_file=key))
     assert [record.getMessage() for record in caplog.records] == [
-        f"{key} (-rw-r--r--): every user of this machine can read the secret in it"
+        f"{key} (-rw-r--r--): every user of this machine can read the secret in it; chmod o= would end that"
     ]
 
 
