@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from ingestd.daemon.source import End
+from ingestd.daemon.source import End, Loss
 from ingestd.tail.facts import (
     CONCLUDED,
     DELETED,
@@ -228,6 +228,16 @@ def test_only_what_was_not_read_of_a_deleted_file_is_sought_in_what_waits() -> N
     assert log.waiting == (PATH,)
     assert [type(each) for each in log.step(Ended(first.source, End(DELETED, PATH, 5, 5), first.known))] == [Bury]
     assert log.step(Ended(second.source, End(DELETED, PATH, 4, 5), second.known))[-1] == Seek(second)
+
+
+
+def test_what_was_not_read_of_a_deleted_file_is_lost_where_nothing_waits_that_may_have_it() -> None:
+    log = Log(PATH)
+    (read,) = [each for each in log.step(Examined(place(7, 5), plain(5))) if isinstance(each, Read)]
+    commands = log.step(Ended(read.generation.source, End(DELETED, PATH, 3, 5), read.generation.known))
+    assert commands == [Lose(Loss(PATH, DELETED, 3, 2, exact=True)), Forget(read.generation, "")]
+    assert log.is_over
+    assert log.step(Ended(read.generation.source, End(DELETED, PATH, 3, 5), read.generation.known)) == []
 
 
 def test_what_a_search_finds_is_examined_where_it_is_now() -> None:
