@@ -51,7 +51,7 @@ from ingestd.tail.files import Files
 from ingestd.tail.finished import Finished
 from ingestd.tail.generation import Phase
 from ingestd.tail.kin import Kin
-from ingestd.tail.known import Known, birth_of, printable
+from ingestd.tail.known import Known, birth_of, name_later_than, printable
 from ingestd.tail.log import Log
 from ingestd.tail.looks import A_DIRECTORY, LEADS_NOWHERE, Looks
 from ingestd.tail.names import Names
@@ -189,6 +189,7 @@ class TailFinder:
         self._sources: Sources
         for position in sorted(stored, key=lambda each: birth_of(each.source)):
             self._restore(position)
+            name_later_than(position.source)
         self._restored = frozenset(self._logs)
         """Paths of the logs that earlier runs knew."""
 
@@ -274,9 +275,29 @@ class TailFinder:
             self._tell_left()
 
     def _found_before(self) -> int:
-        """Until when (ns) the last run had found all files; 0: not known."""
-        latest = max((each.known.modified for log in self._logs.values() for each in log.generations), default=0)
-        return min(self._since or latest, latest or self._since)  # clocks may have been set back
+        """Until when (ns) the last run had found all files; 0: not known.
+
+        Where the clock was set back since, times that are yet to come say nothing: what came last seems to be older.
+        """
+        now = time.time_ns()
+        generations = [each for log in self._logs.values() for each in log.generations]
+        since = self._since if self._since <= now else 0
+        latest = max((each.known.modified for each in generations if each.known.modified <= now), default=0)
+        found = min(since or latest, latest or since)
+        to_come = [each for each in generations if each.known.modified > now]
+        if not found and (to_come or self._since):
+            found = 1  # nothing can be told by its age
+        for each in to_come:
+            each.known = each.known._replace(modified=found)
+        for log in self._logs.values():
+            log.met = log.met if log.met <= now else 0
+        if self._since > now:
+            _log.warning(
+                "the clock was set back since the last run: rotated files that are not known are read, however old",
+                route=self.route.name,
+                seconds=round((self._since - now) / 1e9, 3),
+            )
+        return found
 
     async def _note_rotated(self) -> None:
         """Find out beside which logs a rotation came since the last run, where hardly more than a header was read."""

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import itertools
 import os
 import re
 import time
@@ -72,8 +71,25 @@ _CHECKS: Final[tuple[_Check, ...]] = (
 )
 """Of a detail: key, default, type (True is no number), what else holds for a value, how both are called."""
 
-_births = itertools.count(time.time_ns(), 1 << 12)
-"""Room is left between them, see `birth_between`."""
+
+class _Births:
+    """Numbers of sources: larger for those named later. Room is left between them, see `birth_between`."""
+
+    def __init__(self, first: int) -> None:
+        self._next = first
+
+    def next(self) -> int:
+        """A new one."""
+        born = self._next
+        self._next += 1 << 12
+        return born
+
+    def come_after(self, born: int) -> None:
+        """All later ones are larger than this one."""
+        self._next = max(self._next, born + (1 << 12))
+
+
+_births = _Births(time.time_ns())
 
 
 class Sample(NamedTuple):
@@ -283,7 +299,12 @@ def name_source(file: FileId, birth: int = 0) -> str:
 
     For a generation found for the first time, no two calls give the same.
     """
-    return f"{file.device:x}-{file.inode:x}-{birth or next(_births):x}"
+    return f"{file.device:x}-{file.inode:x}-{birth or _births.next():x}"
+
+
+def name_later_than(source: str) -> None:
+    """What is named from now on is named later than this source, also where the clock was set back meanwhile."""
+    _births.come_after(birth_of(source))
 
 
 def birth_between(earlier: str, later: str) -> int:

@@ -157,7 +157,7 @@ class Searches:
         rest = None if intact else self._by_content(search, at)
         if at is not None and intact and self._may_be_rewritten(search, at):
             rest = self._by_content(search, at)
-            intact = rest is None or self._begins_as(at, rest)
+            intact = rest is None or _length_of_copy(at, rest) != 0
             rest = None if intact else rest
         between, packed = self._between(search, at if intact else rest)
         return Sought(search.source, at, intact, rest, between, packed)
@@ -168,14 +168,6 @@ class Searches:
         written = at.modified > search.known.modified and at.size > search.position
         rotated = is_rotation_of(os.path.basename(at.path), os.path.basename(search.known.log))
         return search.rewritten and written and not (at.codec or rotated) and 0 < search.position <= HEAD_BYTES
-
-    @staticmethod
-    def _begins_as(at: Place, copy: Place) -> bool:
-        """Whether a file has all of what seems to be its copy: so it was not truncated. Raises `_Shifted`."""
-        with suppress(OSError), _opened(copy) as text, _opened(at) as other:
-            end = witness_before(text, _end_of(text))
-            return end is not None and other.size >= end.at and end.ends(other)
-        return True
 
     def _list(self, directories: Sequence[str]) -> None:
         """List these directories, where they are not listed yet. Nothing is missed of what stays in any of them."""
@@ -298,7 +290,7 @@ class Searches:
             and max(place.modified, place.file.birth) > search.met
             and (now is None or not place.file.same(now.file))
         ]
-        packed = [place for place in found if place.codec and _is_packed(place, search, now)]
+        packed = [place for place in found if place.codec and (_is_packed(place, search, now) or _is_copy(place, now))]
         found = [place for place in found if place not in packed]
         return tuple(sorted(found, key=lambda place: place.modified)), tuple(packed)
 
@@ -471,6 +463,26 @@ def _is_packed(place: Place, search: Search, now: Place | None) -> bool:
     known, *others = _may_be_in(place, search)
     later = now is not None and now.codec and place.modified > now.modified
     return _has_one_of(place, others if later else [known, *others])
+
+
+def _is_copy(place: Place, now: Place | None) -> bool:
+    """Whether a compressed file is a copy of what the one sought is in `now`, whole, or written to since."""
+    if now is None or now.codec:
+        return False
+    length = _length_of_copy(now, place)
+    return bool(length) and (place.modified <= now.modified or length == now.size)
+
+
+def _length_of_copy(at: Place, copy: Place) -> int | None:
+    """The length of a text, if a file begins with all of it; 0: it does not; None: damaged. Raises `_Shifted`."""
+    with suppress(OSError), _opened(copy) as text, _opened(at) as other:
+        end = 0
+        while data := text.read(end, _CHUNK_BYTES):
+            if other.read(end, len(data)) != data:
+                return 0
+            end += len(data)
+        return end
+    return None
 
 
 def _first_of(holding: Sequence[Place], known: Known) -> Place:

@@ -1491,7 +1491,7 @@ def patches(machine: Callable[[], Machine]) -> list[tuple[Any, str, Any]]:
     timed = (examinations_module, finder_module, news_module, thread_module, vanished_module, verdicts_module)
     return [
         *((module, "os", system) for module in listed),
-        (known_module, "_births", itertools.count(1, 1 << 12)),
+        (known_module, "_births", known_module._Births(1)),
         *((module, "open_text", open_text) for module in (content_module, looks_module, searching_module)),
         *((module, "_log", SimpleNamespace(warning=lambda *_, **__: None)) for module in (finder_module, news_module)),
         *((module, "identify", identify) for module in (looks_module, searching_module)),

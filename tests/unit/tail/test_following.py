@@ -29,9 +29,11 @@ from ingestd.daemon.source import StoredPosition
 from ingestd.tail import awaited
 from ingestd.tail import finder as finder_module
 from ingestd.tail import finished as finished_module
+from ingestd.tail import known as known_module
 from ingestd.tail import news as news_module
 from ingestd.tail import source as source_module
 from ingestd.tail import watch as watch_module
+from ingestd.tail.known import birth_of
 from ingestd.tail.looks import Looks
 
 if TYPE_CHECKING:
@@ -82,6 +84,14 @@ def compress(path: Path, codec: str = "gz") -> None:
     made.write_bytes(COMPRESS[codec](path.read_bytes()))
     os.utime(made, ns=(status.st_atime_ns, status.st_mtime_ns))
     path.unlink()
+
+
+def copy_compressed(path: Path, copy: Path, *, times: bool) -> None:
+    """logrotate's `copy` with `compress`. `times`: the copy gets those of the file."""
+    status = path.stat()
+    copy.write_bytes(gzip.compress(path.read_bytes()))
+    if times:
+        os.utime(copy, ns=(status.st_atime_ns, status.st_mtime_ns))
 
 
 def logs_in(tmp_path: Path, *names: str) -> list[Path]:
@@ -571,6 +581,75 @@ async def test_what_was_rotated_before_the_first_run_is_not_looked_for_by_the_ne
         await follower.begin()
         await follower.settle()
     assert follower.texts == [each.encode() for each in more]
+
+
+@pytest.mark.parametrize("rotate", [Path.rename, copytruncate])
+@pytest.mark.parametrize("packed", [False, True])
+@pytest.mark.parametrize("stepped", ["while it ran", "while it was down"])
+async def test_the_clock_was_an_hour_ahead_in_the_last_run(
+    follow: Any, log: Path, monkeypatch: pytest.MonkeyPatch, rotate: Any, packed: bool, stepped: str
+) -> None:
+    """What came and was rotated since then seemed older than what was known: it was lost without a word."""
+    ahead = time.time_ns() + 3600 * 10**9
+    monkeypatch.setattr(known_module, "_births", known_module._Births(ahead))
+    follower = follow("a.log")
+    append(log, "one")
+    later(log, 3600)
+    await follower.reads("one")
+    follower.stop()
+    change(follower, modified=ahead, met=ahead)
+    if stepped == "while it was down":
+        follower.since = ahead / 1e9
+    monkeypatch.setattr(known_module, "_births", known_module._Births(time.time_ns()))
+    for number in range(3):
+        append(log, f"{number} a", f"{number} b")
+        rotated = log.with_name(f"a.log-2026010{number + 1}")
+        rotate(log, rotated)
+        if packed:
+            compress(rotated)
+        await asyncio.sleep(2 * news_module.GRAIN / 1e9)
+    append(log, "two")
+    with structlog.testing.capture_logs() as logs:
+        follower.start()
+        await follower.reads("one", "0 a", "0 b", "1 a", "1 b", "2 a", "2 b", "two")
+    assert [entry["event"][:22] for entry in logs if "clock" in entry["event"]] == (
+        ["the clock was set back"] if stepped == "while it was down" else []
+    )
+    assert not follower.losses
+    for _ in range(2):
+        follower.restart()
+        await follower.settle()
+    assert len(follower.lines) == 8
+    assert all(birth_of(each.source) >= ahead for each in follower.found), "the next run would take them for older ones"
+
+
+@pytest.mark.parametrize("compressed", ["skip", "read"])
+@pytest.mark.parametrize("name", ["a.log.1.gz", "a-20261130.log.gz", "a.log-20261130.gz"])
+@pytest.mark.parametrize("after", [(), ("three",)])
+@pytest.mark.parametrize("times", ["kept", "its own"])
+async def test_a_compressed_copy_of_a_log_that_is_made_while_we_are_down_is_none_of_its_rotations(
+    follow: Any, log: Path, compressed: str, name: str, after: tuple[str, ...], times: str
+) -> None:
+    """logrotate's `copy` with `compress`: all that was in it came twice, at each stop."""
+    follower = follow("a.log", compressed=compressed)
+    append(log, "# header", "one")
+    await follower.reads("# header", "one")
+    expected = ["# header", "one"]
+    for number in range(3):
+        follower.stop()
+        append(log, f"{number} two")
+        copy = log.with_name(name)
+        await asyncio.sleep(2 * news_module.GRAIN / 1e9)
+        copy_compressed(log, copy, times=times == "kept")
+        await asyncio.sleep(2 * news_module.GRAIN / 1e9)
+        if after:
+            append(log, *after)
+        follower.start()
+        expected += [f"{number} two", *after]
+        await follower.reads(*expected)
+        await follower.settle()
+    assert len(follower.lines) == len(expected)
+    assert not follower.losses
 
 
 @pytest.mark.parametrize("down", [False, True])

@@ -230,7 +230,6 @@ def test_only_what_was_not_read_of_a_deleted_file_is_sought_in_what_waits() -> N
     assert log.step(Ended(second.source, End(DELETED, PATH, 4, 5), second.known))[-1] == Seek(second)
 
 
-
 def test_what_was_not_read_of_a_deleted_file_is_lost_where_nothing_waits_that_may_have_it() -> None:
     log = Log(PATH)
     (read,) = [each for each in log.step(Examined(place(7, 5), plain(5))) if isinstance(each, Read)]
