@@ -277,21 +277,21 @@ class TailFinder:
     def _found_before(self) -> int:
         """Until when (ns) the last run had found all files; 0: not known.
 
-        Where the clock was set back since, times that are yet to come say nothing: what came last seems to be older.
+        Where the clock was set back since, times say nothing: what came last seems to be older than what is known.
         """
         now = time.time_ns()
         generations = [each for log in self._logs.values() for each in log.generations]
-        since = self._since if self._since <= now else 0
         latest = max((each.known.modified for each in generations if each.known.modified <= now), default=0)
-        found = min(since or latest, latest or since)
-        to_come = [each for each in generations if each.known.modified > now]
-        if not found and (to_come or self._since):
-            found = 1  # nothing can be told by its age
+        found = min(self._since or latest, latest or self._since)
+        set_back = self._since > now
+        to_come = [each for each in generations if each.known.modified > now or (set_back and not each.known.done)]
+        if set_back or (to_come and not found):
+            found = 1
         for each in to_come:
             each.known = each.known._replace(modified=found)
         for log in self._logs.values():
             log.met = log.met if log.met <= now else 0
-        if self._since > now:
+        if set_back:
             _log.warning(
                 "the clock was set back since the last run: rotated files that are not known are read, however old",
                 route=self.route.name,
