@@ -90,6 +90,9 @@ _SPARE_MOST: Final = 5.0
 _LOOKS_BEFORE_READING: Final = 5
 _ROUNDS: Final = 5
 
+_WRONG_AT_MOST: Final = 24 * 3600 * 10**9
+"""A clock that is set back was wrong by less than this (ns): by the hours of a time zone."""
+
 _UNSEEN_MOST: Final = 256
 """So many logs without a file are kept only because files of theirs may be there unseen."""
 
@@ -277,20 +280,21 @@ class TailFinder:
     def _found_before(self) -> int:
         """Until when (ns) the last run had found all files; 0: not known.
 
-        Where the clock was set back since, times say nothing: what came last seems to be older than what is known.
+        Where the clock was set back since, what came last seems to be older than what is known: then only times that
+        are a day old count. Nor does a time count that is yet to come.
         """
         now = time.time_ns()
-        generations = [each for log in self._logs.values() for each in log.generations]
-        latest = max((each.known.modified for each in generations if each.known.modified <= now), default=0)
-        found = min(self._since or latest, latest or self._since)
         set_back = self._since > now
-        to_come = [each for each in generations if each.known.modified > now or (set_back and not each.known.done)]
-        if set_back or (to_come and not found):
-            found = 1
-        for each in to_come:
+        certain = now - _WRONG_AT_MOST if set_back else now
+        generations = [each for log in self._logs.values() for each in log.generations]
+        latest = max((each.known.modified for each in generations if each.known.modified <= certain), default=0)
+        since = self._since if self._since <= certain else 0
+        uncertain = [each for each in generations if each.known.modified > certain]
+        found = min(since or latest, latest or since) or int(set_back or bool(uncertain))
+        for each in uncertain:
             each.known = each.known._replace(modified=found)
         for log in self._logs.values():
-            log.met = log.met if log.met <= now else 0
+            log.met = log.met if log.met <= certain else 0
         if set_back:
             _log.warning(
                 "the clock was set back since the last run: rotated files that are not known are read, however old",

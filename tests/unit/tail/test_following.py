@@ -599,7 +599,7 @@ async def test_the_clock_was_ahead_in_the_last_run(
     later(log, seconds)
     await follower.reads("one")
     follower.stop()
-    change(follower, modified=ahead - 10**9, met=ahead)
+    change(follower, modified=ahead - 10**9, met=ahead - 10**9)
     if stepped == "while it was down":
         follower.since = ahead / 1e9 + 3600
     monkeypatch.setattr(known_module, "_births", known_module._Births(time.time_ns()))
