@@ -84,6 +84,16 @@ class Generation:
         return self.repeats and not self.known.apart
 
     @property
+    def is_apart(self) -> bool:
+        """Whether it is a copy of another one that was made where no log is written."""
+        return self.repeats and self.known.apart
+
+    @property
+    def is_packed_copy(self) -> bool:
+        """Whether it is such a copy, and compressed: it is compared with nothing any more."""
+        return self.is_apart and bool(self.known.codec)
+
+    @property
     def waits(self) -> bool:
         """Whether it is not read because it repeats another one, though it may be no copy of that."""
         return self.may_begin_alike and self.phase is Phase.DONE

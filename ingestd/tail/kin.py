@@ -166,7 +166,7 @@ class Kin:
                 for each in of(log):
                     if unread and each.copy_of == NOTHING and _made(place.file) < _made(each.known.file):
                         continue  # of files that seemed to be empty, each would wait for the others
-                    if _may_be_copied(each, log, place.file) and (whatever_called or each.known.path.endswith(ends)):
+                    if _may_be_copied(each, log, place) and (whatever_called or each.known.path.endswith(ends)):
                         yield log, each
 
         # Several logs may have one generation. What its own log is called decides then, so that comes last.
@@ -338,9 +338,11 @@ def _made(file: FileId) -> tuple[int, int]:
     return file.birth, file.inode
 
 
-def _may_be_copied(generation: Generation, log: Log, file: FileId) -> bool:
+def _may_be_copied(generation: Generation, log: Log, place: Place) -> bool:
     """Whether a file may be a copy of a generation. It is called like this log."""
-    known = generation.known
+    known, file = generation.known, place.file
+    if generation.is_apart and place.codec and not known.codec:
+        return True  # it was compressed
     if not generation.links and known.file.resembles(file):
         return True  # it is back, if it has its content
     later = known.file.birth > file.birth > 0  # that one may be a copy, to truncate this one next

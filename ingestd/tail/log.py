@@ -336,7 +336,7 @@ class Log:
         elif generation.phase is Phase.HELD:
             self._waiting[place.file] = place
         elif generation.phase is Phase.DONE and complete:
-            if generation.copy_of and 0 < generation.compared < place.modified:
+            if generation.copy_of and 0 < generation.compared < place.modified and not generation.is_packed_copy:
                 generation.compared = place.modified
                 yield Examine(place)  # it may have been truncated, and as long again as it was
                 return
@@ -392,7 +392,7 @@ class Log:
         if generation.copy_of is None:
             return self._read(generation)
         generation.phase = Phase.DONE
-        return Examine(place)
+        return Keep(generation) if generation.is_packed_copy else Examine(place)
 
     def _let_go(self, until: Generation | None) -> Iterator[Command]:
         """Take up what waits, from the oldest one on."""
@@ -663,6 +663,11 @@ class Log:
         original = self.named(copy.of)
         if original is None:
             yield Look(place.path, asked)  # its end was told meanwhile
+        elif original.is_apart:
+            packed = self._add_packed(original, place)
+            yield Keep(packed)
+            if not original.links:
+                yield from self._drop(original, packed.source)
         elif original.phase is Phase.DONE and place.codec and original.known.done and not original.waits:
             # Compressed after it was read. Lines that came too late for it may be here.
             compressed = self._add(place, original.position, original.known.witness, Phase.DONE)
@@ -688,6 +693,13 @@ class Log:
             yield Look(place.path, asked)
         else:
             yield Repeat(place, copy, asked)
+
+    def _add_packed(self, copy: Generation, place: Place) -> Generation:
+        """A copy that was made apart is compressed here: this is read as little as that."""
+        packed = self._add(place, copy.position, copy.known.witness, Phase.DONE)
+        packed.copy_of, packed.like = copy.copy_of, copy.like
+        packed.known = packed.known._replace(size=copy.known.size, done=True, copy_of=copy.known.copy_of, apart=True)
+        return packed
 
     def _repeated(self, fact: Repeated) -> Iterator[Command]:
         place, copy = fact.place, fact.copy
@@ -890,6 +902,12 @@ class Log:
             if reason == DELETED and self._may_come_back(generation):
                 yield from self._bury(generation)
                 return
+        elif generation.is_apart and self.of(rest.file) is None:
+            self._waiting.pop(rest.file, None)
+            packed = self._add_packed(generation, rest)
+            yield Keep(packed)
+            yield from self._drop(generation, packed.source)
+            return
         elif generation.copy_of:
             yield from self._drop(generation)
             yield Examine(rest)  # it was a copy in the making: there may be more of it now

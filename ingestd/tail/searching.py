@@ -290,9 +290,21 @@ class Searches:
             and max(place.modified, place.file.birth) > search.met
             and (now is None or not place.file.same(now.file))
         ]
-        packed = [place for place in found if place.codec and (_is_packed(place, search, now) or _is_copy(place, now))]
+        compressed = [place for place in found if place.codec]
+        packed = [each for each in compressed if _is_packed(each, search, now) or self._is_copy(each, known, now)]
         found = [place for place in found if place not in packed]
         return tuple(sorted(found, key=lambda place: place.modified)), tuple(packed)
+
+    def _is_copy(self, place: Place, known: Known, now: Place | None) -> bool:
+        """Whether a compressed file is a copy of what the one sought is in `now`; if that is a copy, too, of its log.
+
+        It was made of that file as it is, or before more was written there.
+        """
+        of = self._look(known.log) if known.copy_of else now
+        if of is None or of.codec or not of.file.birth <= place.modified:
+            return False
+        length = _length_of_copy(of, place)
+        return bool(length) and (place.modified <= of.modified or length == of.size)
 
     def _rotations(self, search: Search, names: tuple[str, ...] = (), since: int = -1) -> Iterator[Place]:
         """What looks like rotations of what is sought, or of `names` only, and was modified after `since`."""
@@ -463,14 +475,6 @@ def _is_packed(place: Place, search: Search, now: Place | None) -> bool:
     known, *others = _may_be_in(place, search)
     later = now is not None and now.codec and place.modified > now.modified
     return _has_one_of(place, others if later else [known, *others])
-
-
-def _is_copy(place: Place, now: Place | None) -> bool:
-    """Whether a compressed file is a copy of what the one sought is in `now`, whole, or written to since."""
-    if now is None or now.codec:
-        return False
-    length = _length_of_copy(now, place)
-    return bool(length) and (place.modified <= now.modified or length == now.size)
 
 
 def _length_of_copy(at: Place, copy: Place) -> int | None:

@@ -655,6 +655,45 @@ async def test_a_compressed_copy_of_a_log_that_is_made_while_we_are_down_is_none
     assert not follower.losses
 
 
+@pytest.mark.parametrize("copied", ["while we run", "while we are down"])
+@pytest.mark.parametrize("packed", ["while we run", "while we run, and renamed", "while we are down"])
+async def test_a_copy_of_a_log_that_is_compressed_later_is_none_of_its_rotations(
+    follow: Any, log: Path, copied: str, packed: str
+) -> None:
+    """logrotate's `copy` with `delaycompress`: each copy came in full once it was compressed."""
+    follower = follow("a.log")
+    expected = []
+    for number in range(6):
+        append(log, f"{number} one")
+        expected.append(f"{number} one")
+        await follower.reads(*expected)
+        if copied == "while we are down":
+            follower.stop()
+            append(log, f"{number} two")
+            expected.append(f"{number} two")
+        shutil.copy2(log, log.with_name(f"a.log-2026010{number}"))
+        if copied == "while we are down":
+            follower.start()
+        append(log, f"{number} three")
+        expected.append(f"{number} three")
+        await follower.reads(*expected)
+        await follower.settle()
+        if packed == "while we are down":
+            follower.stop()
+        compress(log.with_name(f"a.log-2026010{number}"))
+        if packed == "while we are down":
+            follower.start()
+        await follower.settle()
+        if packed == "while we run, and renamed":
+            log.with_name(f"a.log-2026010{number}.gz").rename(log.with_name(f"a.log-2026020{number}.gz"))
+            await follower.settle()
+        follower.restart()
+        await follower.reads(*expected)
+        await follower.settle()
+    assert len(follower.lines) == len(expected)
+    assert not follower.losses
+
+
 @pytest.mark.parametrize("down", [False, True])
 async def test_rotated_to_another_directory(follow: Any, log: Any, down: bool) -> None:
     # `olddir`: where the first one goes, the others are looked for too.
