@@ -307,11 +307,15 @@ class TailFinder:
         """Find out beside which logs a rotation came since the last run, where hardly more than a header was read."""
         logs = {path: log for path, log in self._logs.items() if log.may_have_header_only}
         directories = {os.path.dirname(path) for path in logs}
-        for path in await self._thread.ask(lambda: self._looks.made_since(directories, self._new_since)):
+        called: dict[str, list[Log]] = {}
+        for path, log in logs.items():
+            called.setdefault(os.path.basename(path), []).append(log)
+        elsewhere = self.route.rotated_globs.roots if logs else set()
+        for path in await self._thread.ask(lambda: self._looks.made_since(directories | elsewhere, self._new_since)):
             directory, name = os.path.split(path)
             for original in possible_originals(name):
-                if (log := logs.get(f"{directory}/{original}")) is not None:
-                    log.rotated = True
+                for log in called.get(original, ()):
+                    log.rotated = log.rotated or directory in {os.path.dirname(log.path), *elsewhere}
 
     async def _warn_of_rotated(self) -> None:
         """A mistake in `rotated` shows only once lines are lost."""

@@ -301,10 +301,10 @@ class Searches:
         It was made of that file as it is, or before more was written there.
         """
         of = self._look(known.log) if known.copy_of else now
-        if of is None or of.codec or not of.file.birth <= place.modified:
+        if of is None or not (of.codec or of.file.birth <= place.modified):
             return False
         length = _length_of_copy(of, place)
-        return bool(length) and (place.modified <= of.modified or length == of.size)
+        return bool(length) and (place.modified <= of.modified or (length == of.size and not of.codec))
 
     def _rotations(self, search: Search, names: tuple[str, ...] = (), since: int = -1) -> Iterator[Place]:
         """What looks like rotations of what is sought, or of `names` only, and was modified after `since`."""

@@ -655,6 +655,31 @@ async def test_a_compressed_copy_of_a_log_that_is_made_while_we_are_down_is_none
     assert not follower.losses
 
 
+@pytest.mark.parametrize("rotate", [Path.rename, copytruncate])
+async def test_a_compressed_copy_of_a_log_that_is_rotated_and_compressed_next_is_none_of_its_rotations(
+    follow: Any, log: Path, rotate: Any
+) -> None:
+    """What was in the copy came twice: the log's own content was compressed, too."""
+    follower = follow("a.log")
+    append(log, "one")
+    await follower.reads("one")
+    follower.stop()
+    append(log, "two")
+    copy_compressed(log, log.with_name("a.log-20260101.gz"), times=True)
+    await asyncio.sleep(2 * news_module.GRAIN / 1e9)
+    append(log, "three")
+    rotated = log.with_name("a.log-20260102")
+    rotate(log, rotated)
+    compress(rotated)
+    append(log, "four")
+    for _ in range(3):
+        follower.restart()
+        await follower.reads("one", "two", "three", "four")
+        await follower.settle()
+    assert len(follower.lines) == 4
+    assert not follower.losses
+
+
 @pytest.mark.parametrize("copied", ["while we run", "while we are down"])
 @pytest.mark.parametrize("packed", ["while we run", "while we run, and renamed", "while we are down"])
 async def test_a_copy_of_a_log_that_is_compressed_later_is_none_of_its_rotations(
@@ -3242,18 +3267,21 @@ async def test_what_another_tail_reads_is_not_lost_when_it_is_renamed_and_compre
     assert not [*first.losses, *second.losses, *second.lines]
 
 
+@pytest.mark.parametrize("directory", [".", "old"])
 @pytest.mark.parametrize("copy", ["a.log.1", "a.log.1.gz", "backup"])
 async def test_a_log_of_which_only_a_header_was_read_is_rotated_by_copytruncate_while_nothing_runs(
-    follow: Any, log: Path, copy: str
+    follow: Any, log: Path, copy: str, directory: str
 ) -> None:
     """It has the same header again, and more than before: the lines in its copy were lost. A backup is no such copy."""
+    copied = log.parent / directory / "a.log.1"
+    copied.parent.mkdir(exist_ok=True)
     append(log, "# header")
-    follower = follow("a.log")
+    follower = follow("a.log", rotated=[f"{log.parent}/old/*"] if directory == "old" else [])
     await follower.reads("# header")
     follower.stop()
     await asyncio.sleep(0.02)  # longer than the grain of times of modification
     append(log, "first")
-    shutil.copyfile(log, log.with_name("a.log.1"))
+    shutil.copyfile(log, copied)
     lines = ["# header", "first"]
     if copy != "backup":
         os.truncate(log, 0)
@@ -3262,7 +3290,7 @@ async def test_a_log_of_which_only_a_header_was_read_is_rotated_by_copytruncate_
         lines += ["# header"]
     append(log, *map(str, range(9)))
     if copy == "a.log.1.gz":
-        compress(log.with_name("a.log.1"))
+        compress(copied)
     follower.start()
     await follower.reads(*lines, *map(str, range(9)))
     assert not follower.losses
