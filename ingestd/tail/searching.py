@@ -388,7 +388,8 @@ class Searches:
 
         It has all of it; or what was read of one that is not where it was, and more.
         """
-        longer = [each for each in _may_be_in(place, search) if each.read > search.known.read]
+        others = (each for each in _may_be_in(place, search) if each.copy_of != search.source)
+        longer = [each for each in others if each.read > search.known.read]
         if not place.codec or not longer:
             return False
         return _has_one_of(place, longer) or any(self._holds(place, each, 0) for each in longer if self._is_gone(each))

@@ -719,6 +719,36 @@ async def test_a_copy_of_a_log_that_is_compressed_later_is_none_of_its_rotations
     assert not follower.losses
 
 
+async def test_what_was_not_read_of_a_truncated_log_is_read_from_a_copy_that_was_compressed(
+    follow: Any, log: Path
+) -> None:
+    """The copy was known, and not read, as all of it was in the log. It was compressed before the log was truncated."""
+    follower = follow("a.log")
+    append(log, "one")
+    await follower.reads("one")
+    follower.stop()
+    append(log, "two")
+    copy = log.with_name("a.log.1")
+    shutil.copy2(log, copy)
+    follower.start()
+    follower.unopened = []  # the finder knows of the copy, and no worker reads the log on
+    await follower.begin()
+    await follower.settle()
+    follower.stop()
+    compress(copy)
+    follower.unopened = []
+    follower.start()
+    await follower.begin()
+    await follower.settle()
+    follower.stop()
+    follower.unopened = None
+    os.truncate(log, 0)
+    append(log, "three")
+    follower.start()
+    await follower.reads("one", "two", "three")
+    assert not follower.losses
+
+
 @pytest.mark.parametrize("down", [False, True])
 async def test_rotated_to_another_directory(follow: Any, log: Any, down: bool) -> None:
     # `olddir`: where the first one goes, the others are looked for too.
