@@ -91,7 +91,7 @@ _LOOKS_BEFORE_READING: Final = 5
 _ROUNDS: Final = 5
 
 _WRONG_AT_MOST: Final = 24 * 3600 * 10**9
-"""A clock that is set back was wrong by less than this (ns): by the hours of a time zone."""
+"""ns. A clock that is set back was ahead by less: by some hours, if it was set to the time of another time zone."""
 
 _UNSEEN_MOST: Final = 256
 """So many logs without a file are kept only because files of theirs may be there unseen."""
@@ -286,25 +286,25 @@ class TailFinder:
         now = time.time_ns()
         set_back = self._since > now
         certain = now - _WRONG_AT_MOST if set_back else now
-        generations = [each for log in self._logs.values() for each in log.generations]
-        latest = max((each.known.modified for each in generations if each.known.modified <= certain), default=0)
+        times = [each.known.modified for log in self._logs.values() for each in log.generations]
+        latest = max((each for each in times if each <= certain), default=0)
         since = self._since if self._since <= certain else 0
-        uncertain = [each for each in generations if each.known.modified > certain]
-        found = min(since or latest, latest or since) or int(set_back or bool(uncertain))
-        for each in uncertain:
-            each.known = each.known._replace(modified=found)
+        found = min(since or latest, latest or since) or int(set_back or any(each > certain for each in times))
         for log in self._logs.values():
-            log.met = log.met if log.met <= certain else 0
+            log.mistrust(certain, found)
         if set_back:
             _log.warning(
-                "the clock was set back since the last run: rotated files that are not known are read, however old",
+                "the clock was set back since the last run: rotated files that it did not know are read, old or not",
                 route=self.route.name,
                 seconds=round((self._since - now) / 1e9, 3),
             )
         return found
 
     async def _note_rotated(self) -> None:
-        """Find out beside which logs a rotation came since the last run, where hardly more than a header was read."""
+        """Find out of which logs a rotation came since the last run, where hardly more than a header was read.
+
+        Beside the log, or where `rotated` begins without wildcards.
+        """
         logs = {path: log for path, log in self._logs.items() if log.may_have_header_only}
         directories = {os.path.dirname(path) for path in logs}
         called: dict[str, list[Log]] = {}
@@ -315,13 +315,15 @@ class TailFinder:
             directory, name = os.path.split(path)
             for original in possible_originals(name):
                 for log in called.get(original, ()):
-                    log.rotated = log.rotated or directory in {os.path.dirname(log.path), *elsewhere}
+                    if directory in {os.path.dirname(log.path), *elsewhere}:
+                        log.rotated = True
 
     async def _warn_of_rotated(self) -> None:
         """A mistake in `rotated` shows only once lines are lost."""
         globs = self.route.rotated_globs
         for glob, reason in await self._thread.ask(lambda: [*globs.unfit()]):
-            _log.warning("no rotated file can be there", route=self.route.name, rotated=printable(glob), reason=reason)
+            entry = {"rotated": printable(glob), "reason": reason}
+            _log.warning("an entry of rotated can match no file", route=self.route.name, **entry)
 
     async def _wait_for_copies(self) -> None:
         """In a run with an end, nobody comes back to what repeats another file."""

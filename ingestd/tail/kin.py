@@ -342,7 +342,7 @@ def _may_be_copied(generation: Generation, log: Log, place: Place) -> bool:
     """Whether a file may be a copy of a generation. It is called like this log."""
     known, file = generation.known, place.file
     if generation.is_apart and place.codec and not known.codec:
-        return True  # it was compressed
+        return True  # the copy may have been compressed to this file
     if not generation.links and known.file.resembles(file):
         return True  # it is back, if it has its content
     later = known.file.birth > file.birth > 0  # that one may be a copy, to truncate this one next

@@ -141,6 +141,13 @@ class Log:
             self.written_at.append(known.path)
         return generation
 
+    def mistrust(self, certain: int, found: int) -> None:
+        """Of the stored times (ns), those after `certain` say nothing: `found` stands for them."""
+        for each in self.generations:
+            if each.known.modified > certain:
+                each.known = each.known._replace(modified=found)
+        self.met = self.met if self.met <= certain else 0
+
     def leads_elsewhere(self, before: str) -> None:
         """A link leads to another file than this one now. Rotations of this one are still the log's."""
         self.written_at = [*(each for each in self.written_at if each != before), before][-_WRITTEN_AT_MOST:]
@@ -664,10 +671,7 @@ class Log:
         if original is None:
             yield Look(place.path, asked)  # its end was told meanwhile
         elif original.is_apart:
-            packed = self._add_packed(original, place)
-            yield Keep(packed)
-            if not original.links:
-                yield from self._drop(original, packed.source)
+            yield from self._pack(original, place, gone=not original.links)
         elif original.phase is Phase.DONE and place.codec and original.known.done and not original.waits:
             # Compressed after it was read. Lines that came too late for it may be here.
             compressed = self._add(place, original.position, original.known.witness, Phase.DONE)
@@ -694,12 +698,14 @@ class Log:
         else:
             yield Repeat(place, copy, asked)
 
-    def _add_packed(self, copy: Generation, place: Place) -> Generation:
-        """A copy that was made apart is compressed here: this is read as little as that."""
+    def _pack(self, copy: Generation, place: Place, *, gone: bool) -> Iterator[Command]:
+        """A copy that was made apart was compressed to this file, which is not read either. `gone`: the copy is."""
         packed = self._add(place, copy.position, copy.known.witness, Phase.DONE)
         packed.copy_of, packed.like = copy.copy_of, copy.like
         packed.known = packed.known._replace(size=copy.known.size, done=True, copy_of=copy.known.copy_of, apart=True)
-        return packed
+        yield Keep(packed)
+        if gone:
+            yield from self._drop(copy, packed.source)
 
     def _repeated(self, fact: Repeated) -> Iterator[Command]:
         place, copy = fact.place, fact.copy
@@ -904,9 +910,7 @@ class Log:
                 return
         elif generation.is_apart and self.of(rest.file) is None:
             self._waiting.pop(rest.file, None)
-            packed = self._add_packed(generation, rest)
-            yield Keep(packed)
-            yield from self._drop(generation, packed.source)
+            yield from self._pack(generation, rest, gone=True)
             return
         elif generation.copy_of:
             yield from self._drop(generation)

@@ -296,9 +296,9 @@ class Searches:
         return tuple(sorted(found, key=lambda place: place.modified)), tuple(packed)
 
     def _is_copy(self, place: Place, known: Known, now: Place | None) -> bool:
-        """Whether a compressed file is a copy of what the one sought is in `now`; if that is a copy, too, of its log.
+        """Whether a compressed file is a copy of the file that the generation sought is in now.
 
-        It was made of that file as it is, or before more was written there.
+        It was made of that as it is, or before more was written there. Where a copy is sought, its log may have others.
         """
         of = self._look(known.log) if known.copy_of else now
         if of is None or not (of.codec or of.file.birth <= place.modified):
@@ -479,7 +479,7 @@ def _is_packed(place: Place, search: Search, now: Place | None) -> bool:
 
 
 def _length_of_copy(at: Place, copy: Place) -> int | None:
-    """The length of a text, if a file begins with all of it; 0: it does not; None: damaged. Raises `_Shifted`."""
+    """The length of the text in `copy`, if `at` begins with all of it, else 0. None: damaged. Raises `_Shifted`."""
     with suppress(OSError), _opened(copy) as text, _opened(at) as other:
         end = 0
         while data := text.read(end, _CHUNK_BYTES):
