@@ -1,4 +1,4 @@
-"""TailFinder: one per tail, in the supervisor. Gathers the facts of which `Log` decides, and carries out its commands.
+"""TailFinder: one per tail, in the supervisor. It says what is looked at, and when; a `Log` decides what follows.
 
 Events of directories and reports of readers are the news. Looks at paths, examinations of files and searches for them
 are made in the tail's own thread. A complete pass over the directories comes first, and whenever events may be missing.
@@ -10,7 +10,6 @@ import asyncio
 import os
 import sys
 import time
-from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Final, TypeVar
 
@@ -22,42 +21,21 @@ from ingestd.tail import awaited
 from ingestd.tail.awaited import Awaited
 from ingestd.tail.directories import Directories
 from ingestd.tail.examinations import Examinations
-from ingestd.tail.facts import (
-    DAMAGED,
-    TAKEN,
-    VANISHED,
-    Await,
-    Bury,
-    Conclude,
-    Deleted,
-    Ended,
-    Examine,
-    Forget,
-    Gone,
-    Keep,
-    Look,
-    Lose,
-    Missed,
-    Occupied,
-    Read,
-    Refuse,
-    Repeat,
-    Seek,
-    Seen,
-    Taken,
-    Untold,
-)
+from ingestd.tail.facts import DAMAGED, TAKEN, VANISHED, Ended, Missed
 from ingestd.tail.files import Files
 from ingestd.tail.finished import Finished
 from ingestd.tail.generation import Phase
 from ingestd.tail.kin import Kin
 from ingestd.tail.known import Known, birth_of, name_later_than, printable
 from ingestd.tail.log import Log
-from ingestd.tail.looks import A_DIRECTORY, LEADS_NOWHERE, Looks
+from ingestd.tail.looks import Looks
 from ingestd.tail.names import Names
 from ingestd.tail.news import GRAIN, News
-from ingestd.tail.rotation import codec_of, is_rotated_from, possible_originals
+from ingestd.tail.performer import Performer
+from ingestd.tail.rotation import codec_of
 from ingestd.tail.rounds import Rounds
+from ingestd.tail.sightings import Sightings
+from ingestd.tail.start import NAMED_MOST, found_before, note_rotated, tell_left_out, warn_of_rotated
 from ingestd.tail.thread import PATIENCE, Due, LookThread, in_turns
 from ingestd.tail.troubles import Troubles
 from ingestd.tail.vanished import Unseen
@@ -70,7 +48,7 @@ if TYPE_CHECKING:
     from collections.abc import Set as AbstractSet
 
     from ingestd.daemon.source import End, Finder, Sources
-    from ingestd.tail.facts import Command, Fact, Place, Sought
+    from ingestd.tail.facts import Fact, Place, Sought
     from ingestd.tail.file_id import FileId
     from ingestd.tail.generation import Generation
     from ingestd.tail.looks import Original, Sighting, Walk
@@ -90,14 +68,8 @@ _SPARE_MOST: Final = 5.0
 _LOOKS_BEFORE_READING: Final = 5
 _ROUNDS: Final = 5
 
-_WRONG_AT_MOST: Final = 24 * 3600 * 10**9
-"""ns. A clock that is set back was ahead by less: by some hours, if it was set to the time of another time zone."""
-
 _UNSEEN_MOST: Final = 256
 """So many logs without a file are kept only because files of theirs may be there unseen."""
-
-_NAMED_MOST: Final = 5
-"""So many files are named in a line of the log that is about all of them."""
 
 _NAME_ROTATED: Final = (
     'if rotation moves files to another directory{than}, say so: rotated = ["/that/directory/*"]; if it deletes them, '
@@ -136,7 +108,8 @@ class TailFinder:
         Raises `WrongDetail`.
         """
         self.route = route
-        self._once = once
+        self.once = once
+        """Whether it is a run with an end."""
         self._globs = route.globs
         self._files = next((other.files for other in others if isinstance(other, TailFinder)), None) or Files()
         self._files.enter(self)
@@ -150,7 +123,8 @@ class TailFinder:
         """When (ns) the last complete look at the directories began."""
         self._resting = False
         """Whether it waits for news, and so is in the middle of nothing."""
-        self._first_pass = True
+        self.first_pass = True
+        """Whether the start is not over yet."""
         self._logs: dict[str, Log] = {}
         self._log_of: dict[str, Log] = {}
         """By source."""
@@ -189,6 +163,32 @@ class TailFinder:
         )
         self._rounds = Rounds(self._examinations, self._looks, self._thread, self._kin, self._names, self._files)
         self._finished = Finished()
+        self._performer = Performer(
+            self,
+            self._log_of,
+            self._files,
+            self._names,
+            self._verdicts,
+            self._finished,
+            self._awaited,
+            self._vanished,
+            self._troubles,
+            self._news,
+            self._due,
+        )
+        self._sightings = Sightings(
+            self,
+            self._names,
+            self._ways,
+            self._kin,
+            self._files,
+            self._watches,
+            self._awaited,
+            self._troubles,
+            self._unseen,
+            self._news,
+            self._due,
+        )
         self._sources: Sources
         for position in sorted(stored, key=lambda each: birth_of(each.source)):
             self._restore(position)
@@ -248,18 +248,19 @@ class TailFinder:
 
     async def scan(self, sources: Sources) -> None:
         """See `ingestd.daemon.source.Finder.scan`."""
-        self._sources = self._troubles.sources = self._news.sources = sources
-        if not self._once:
+        self._tell_to(sources)
+        route, logs = self.route, self._logs.values()
+        if not self.once:
             self._watches.open()
-        self._new_since = self._found_before()
+        self._new_since = found_before(route, logs, self._since)
         self._looked_at = time.time_ns() - GRAIN
         self._unseen.know_all(self._new_since or self._looked_at)
         for log in self._logs.values():
             # What was met later than all was found may have been met before what is older.
             if log.generations[-1].known.modified > self._new_since:
                 self.apply(log, Missed(self._new_since))
-        await self._note_rotated()
-        await self._warn_of_rotated()
+        await note_rotated(route, logs, self._looks, self._thread, self._new_since)
+        await warn_of_rotated(route, self._thread)
         await self._pass()
         await in_turns(list(self._logs.values()), self._look_where_they_were)
         await self._settle(_ROUNDS)
@@ -268,62 +269,17 @@ class TailFinder:
         await self._files.looked(self, PATIENCE if restless else 0)
         await in_turns(list(self._logs.values()), self._unseen.seek)
         await self._settle(_ROUNDS)
-        self._first_pass, self._new_since = False, 0
+        self.first_pass, self._new_since = False, 0
         self._tell_all_found()
-        self._tell_left_out()
-        if self._once:  # no later pass looks for lines that came late
+        tell_left_out(route, self._logs.values())
+        if self.once:  # no later pass looks for lines that came late
             self._look_at_finished()
             await self._settle(_ROUNDS)
             await self._wait_for_copies()
             self._tell_left()
 
-    def _found_before(self) -> int:
-        """Until when (ns) the last run had found all files; 0: not known.
-
-        Where the clock was set back since, what came last seems to be older than what is known: then only times that
-        are a day old count. Nor does a time count that is yet to come.
-        """
-        now = time.time_ns()
-        set_back = self._since > now
-        certain = now - _WRONG_AT_MOST if set_back else now
-        times = [each.known.modified for log in self._logs.values() for each in log.generations]
-        latest = max((each for each in times if each <= certain), default=0)
-        since = self._since if self._since <= certain else 0
-        found = min(since or latest, latest or since) or int(set_back or any(each > certain for each in times))
-        for log in self._logs.values():
-            log.mistrust(certain, found)
-        if set_back:
-            _log.warning(
-                "the clock was set back since the last run: rotated files that it did not know are read, old or not",
-                route=self.route.name,
-                seconds=round((self._since - now) / 1e9, 3),
-            )
-        return found
-
-    async def _note_rotated(self) -> None:
-        """Find out of which logs a rotation came since the last run, where hardly more than a header was read.
-
-        Beside the log, or where `rotated` begins without wildcards.
-        """
-        logs = {path: log for path, log in self._logs.items() if log.may_have_header_only}
-        directories = {os.path.dirname(path) for path in logs}
-        called: dict[str, list[Log]] = {}
-        for path, log in logs.items():
-            called.setdefault(os.path.basename(path), []).append(log)
-        elsewhere = self.route.rotated_globs.roots if logs else set()
-        for path in await self._thread.ask(lambda: self._looks.made_since(directories | elsewhere, self._new_since)):
-            directory, name = os.path.split(path)
-            for original in possible_originals(name):
-                for log in called.get(original, ()):
-                    if directory in {os.path.dirname(log.path), *elsewhere}:
-                        log.rotated = True
-
-    async def _warn_of_rotated(self) -> None:
-        """A mistake in `rotated` shows only once lines are lost."""
-        globs = self.route.rotated_globs
-        for glob, reason in await self._thread.ask(lambda: [*globs.unfit()]):
-            entry = {"rotated": printable(glob), "reason": reason}
-            _log.warning("an entry of rotated can match no file", route=self.route.name, **entry)
+    def _tell_to(self, sources: Sources) -> None:
+        self._sources = self._troubles.sources = self._news.sources = self._performer.sources = sources
 
     async def _wait_for_copies(self) -> None:
         """In a run with an end, nobody comes back to what repeats another file."""
@@ -345,16 +301,6 @@ class TailFinder:
             if path not in self._troubles:
                 self._troubles.tell(path, _LEFT)
 
-    def _tell_left_out(self) -> None:
-        left = [log.path for log in self._logs.values() if log.generations and log.is_left_out(log.path)]
-        if left:
-            _log.info(
-                "known logs are not read on: no glob of the tail takes them any more",
-                route=self.route.name,
-                logs=len(left),
-                some=[printable(path) for path in left[:_NAMED_MOST]],
-            )
-
     def _look_where_they_were(self, log: Log) -> None:
         for each in log.generations:
             if each.phase is Phase.STORED and not each.known.done:
@@ -362,7 +308,7 @@ class TailFinder:
 
     async def run(self, sources: Sources) -> None:
         """See `ingestd.daemon.source.Finder.run`."""
-        self._sources = self._troubles.sources = self._news.sources = sources
+        self._tell_to(sources)
         rested = rescan = 0.0
         spare, looked = _SPARE_MOST, time.monotonic()
         try:
@@ -412,7 +358,7 @@ class TailFinder:
         if log is None:
             return
         known = Known.told(found.detail)._replace(path=end.path)
-        if self._once and end.kind != TAKEN and end.size > end.position:
+        if self.once and end.kind != TAKEN and end.size > end.position:
             again = "the next run looks for the rest in copies of it"
             then = "what follows can not be read; repair it, or exclude it" if end.kind == DAMAGED else again
             reason = f"{end.kind} after byte {end.position}: {then}"
@@ -435,6 +381,10 @@ class TailFinder:
             return
         await self._pass()
         await self._look_at_what_waits()
+
+    def _look_at_all_awaited(self) -> None:
+        for file in self._awaited:
+            self._performer.look_at_awaited(file)
 
     def _look_at_troubles(self) -> None:
         for path in self._troubles.paths:
@@ -499,7 +449,7 @@ class TailFinder:
         missed, changed = self._news.take_missed()
         made = self._directories.look(self._watches.round())
         found = await self._thread.ask(lambda: made.walk(self._looks, certain))
-        if not self._first_pass:
+        if not self.first_pass:
             self._unseen.miss_before_watches(self._watches.new(made.watched) | made.anew)
         self._names.listed(found.present)
         standing = self._names.standing()
@@ -538,24 +488,17 @@ class TailFinder:
         await self._take_listed(found)
 
     async def _take_listed(self, found: Walk) -> None:
-        if self._first_pass:  # whose a file is depends on where the links of the tails before this one lead
+        if self.first_pass:  # whose a file is depends on where the links of the tails before this one lead
             for sighting in found.sightings:
                 if sighting.through and self.log_at(sighting.path) == sighting.path:
-                    self._lead(sighting.path, sighting.through)
+                    self._sightings.lead(sighting.path, sighting.through)
             await self._files.led(self, PATIENCE)
-        if not self._first_pass:  # nobody told of what is new here: its directory is, or events are missing
+        if not self.first_pass:  # nobody told of what is new here: its directory is, or events are missing
             self._new_since = self._unseen.all_known
-        await in_turns(found.sightings, self._take_sighting)
-        if not self._first_pass:
+        await in_turns(found.sightings, self._sightings.take_listed)
+        if not self.first_pass:
             self._new_since = 0
         self._names.listed(frozenset())
-
-    def _take_sighting(self, sighting: Sighting) -> None:
-        """What a listing showed, unless events told since then that it left."""
-        if self._names.was_left(sighting.path):
-            self._due.look(sighting.path, None)
-        else:
-            self._sighted((sighting, None))
 
     def _drop_watches(self, listed: AbstractSet[str]) -> None:
         others = self._watches.others(listed)
@@ -570,7 +513,7 @@ class TailFinder:
         """A file of this tail has another path now. The next run looks there for lines that come late."""
         generation.known = generation.known._replace(path=path)
         if self._finished.is_recent(generation.source):
-            self._store(generation)
+            self._performer.store(generation)
 
     def log_at(self, path: str) -> str | None:
         """The log that a file made at this path is of: the path's own, or one that leads there through links."""
@@ -578,9 +521,9 @@ class TailFinder:
             return path
         return self._ways.log_of(path)
 
-    def has_log(self, path: str) -> bool:
-        """Whether something is known of a log at this path."""
-        return path in self._logs
+    def known_log(self, path: str) -> Log | None:
+        """The log at this path, if anything is known of one."""
+        return self._logs.get(path)
 
     def look_for(self, path: str, log: str) -> None:
         """Look at a path for a log that asked, perhaps of another tail, unless this tail has a log there."""
@@ -599,8 +542,8 @@ class TailFinder:
         log = self._logs.get(path)
         if log is None:
             new_since = self._new_since or self._unseen.new_since(path)
-            met = self._looked_at if self._first_run and self._first_pass else 0
-            log = self._logs[path] = Log(path, self._once, self.matches, met, new_since=new_since)
+            met = self._looked_at if self._first_run and self.first_pass else 0
+            log = self._logs[path] = Log(path, self.once, self.matches, met, new_since=new_since)
             self._kin.name(path, path)
         return log
 
@@ -621,7 +564,7 @@ class TailFinder:
                     self._verdicts.want_next(due, log, place)
             if due.examinations:
                 wanted: Collection[tuple[Log, Place]] = due.examinations.values()
-                oldest = wanted if self._first_pass else self._verdicts.oldest(wanted)
+                oldest = wanted if self.first_pass else self._verdicts.oldest(wanted)
                 await self._rounds.make(oldest, self._verdicts.judged, self._were_before)
             if due.seeks:
                 await self._seek(due)
@@ -636,7 +579,7 @@ class TailFinder:
                 self._news.hear()
         for path in self._unseen.take_lost(busy=bool(self._due) or self._names.moving):
             self._sources.lost(Loss(printable(path), VANISHED, 0, 0, exact=False))
-        if not self._first_pass:
+        if not self.first_pass:
             self._tell_all_found()
 
     def _tell_all_found(self) -> None:
@@ -650,7 +593,7 @@ class TailFinder:
 
     def _were_before(self, log: Log) -> bool:
         """Whether a log's files were there before the tail: `start` is meant for them."""
-        return self._first_run and self._first_pass and log.path not in self._restored
+        return self._first_run and self.first_pass and log.path not in self._restored
 
     def _warn_untold(self, untold: list[tuple[str, int]]) -> None:
         """All in one line, since all pods of a node may be gone at once."""
@@ -659,7 +602,7 @@ class TailFinder:
             "files are gone or were cut off while nobody read them: what was written to them meanwhile is unknown",
             route=self.route.name,
             files=len(untold),
-            some=[{"file": printable(path), "read_to": position} for path, position in untold[:_NAMED_MOST]],
+            some=[{"file": printable(path), "read_to": position} for path, position in untold[:NAMED_MOST]],
             remedy=_NAME_ROTATED.format(than=" than `rotated` says" if self.route.rotated else ""),
         )
 
@@ -679,7 +622,7 @@ class TailFinder:
         found: list[tuple[Sighting, str | None]] = []
         for _ in range(_LOOKS_BEFORE_READING):
             paths = tuple(wanted)
-            sightings = await self._thread.ask(partial(self._sightings, paths))
+            sightings = await self._thread.ask(partial(self._look_all, paths))
             found += zip(sightings, wanted.values(), strict=True)
             if not self._concerned(found):
                 break
@@ -689,7 +632,7 @@ class TailFinder:
                 break
         else:
             self._due.looks |= wanted
-        await in_turns({sighting.path: (sighting, of) for sighting, of in found}.values(), self._sighted)
+        await in_turns({sighting.path: (sighting, of) for sighting, of in found}.values(), self._sightings.take)
 
     def _concerned(self, found: list[tuple[Sighting, str | None]]) -> bool:
         """Whether what happened meanwhile concerns what was looked at. What does not waits for the next turn."""
@@ -697,7 +640,7 @@ class TailFinder:
         looked |= {sighting.place.path for sighting, _ in found if sighting.place is not None}
         return self._watches.concern(looked)
 
-    def _sightings(self, paths: tuple[str, ...]) -> list[Sighting]:
+    def _look_all(self, paths: tuple[str, ...]) -> list[Sighting]:
         return [self._looks.look(path) for path in paths]
 
     def withheld_by(self, file: FileId) -> Log | None:
@@ -706,12 +649,7 @@ class TailFinder:
 
     def found_at(self, log: Log, place: Place) -> None:
         """A file was found where nobody saw it go."""
-        self._stands_at(place.path, log.path, place.file)
-
-    def _stands_at(self, path: str, log: str, file: FileId) -> None:
-        """A file stands at a path. What stood there may have vanished; and if this one had, a link to it did."""
-        self._unseen.vanish(self._names.looked(path, log, file))
-        self._vanished.met(file)
+        self._sightings.stands_at(place.path, log.path, place.file)
 
     def _latest(self, source: str) -> Found | None:
         return self._sources.latest(source)
@@ -760,207 +698,13 @@ class TailFinder:
         told = not place.codec and self._names.expects(place.path)
         return self._files.find(place.file) is None and not told
 
-    # Facts.
-
-    def _sighted(self, looked: tuple[Sighting, str | None]) -> None:
-        """A look, and the log of a file there where it is not the one of the path."""
-        sighting, of = looked
-        path, place = sighting.path, sighting.place
-        own = self.log_at(path)
-        if own == path:
-            self._note_way(sighting)
-            if path in sighting.through:
-                of = None  # a link that was renamed is a name of a log, and no rotation of another one
-        if place is None:
-            self._miss_awaited(path, None)
-            self._unseen.vanish(self._names.looked(path, of or path, None))
-            if sighting.trouble is not None:  # what stands there is no file
-                self._names.judge(path, judged=True)
-            return
-        self._miss_awaited(path, place.file)
-        self._take_over(path, place.file)
-        owned = self._files.find(place.file)
-        log = of or own or (owned.log.path if owned is not None and owned.finder is self else "")
-        for name in {path, place.path} if log else ():
-            if not self._watches.sees(name):
-                continue  # of what happens there next, nobody tells
-            self._stands_at(name, log, place.file)
-        if owned is not None:
-            self._seen_again(owned.finder, owned.log, path, place)
-        elif of is not None and of != path:
-            self.apply(self.log(of), Seen(place, here=False))
-        elif place.links > 1 and (waiting := self.withheld_by(place.file)) is not None:
-            self.apply(waiting, Seen(place, here=False))
-        elif own is not None:
-            self.apply(self.log(own), Seen(place, here=own == path))
-        elif self.matches(path):
-            self._belongs(path, self._files.taken_before(self, path))
-
-    def _take_over(self, path: str, file: FileId) -> None:
-        """Another tail may have read a file that only this one takes any more."""
-        owned = self._files.find(file)
-        if owned is not None and owned.finder is not self and self.matches(path) and owned.log.is_left_out(path):
-            owned.finder.apply(owned.log, Taken(file))
-
-    def _miss_awaited(self, path: str, found: FileId | None) -> None:
-        """A file that is waited for may not be where it was: it is searched for."""
-        log = self._awaited.missed(path, found)
-        if log is not None and not log.restless:
-            self._unseen.search(log)
-
-    def _note_way(self, sighting: Sighting) -> None:
-        if sighting.trouble is not None:
-            log = self._logs.get(sighting.path)
-            # Where the link of a known log leads, a file is made anew in a moment, or what was there is gone.
-            known = sighting.trouble == LEADS_NOWHERE and log is not None and log.generations
-            # What is in a directory is taken, by `**` or another path; but a path that is one takes nothing.
-            led_through = sighting.trouble == A_DIRECTORY and self._globs.leads_through(sighting.path)
-            if not known and (sighting.path in self.route.paths or not led_through):
-                self._troubles.tell(sighting.path, sighting.trouble)
-        elif sighting.place is None and sighting.path in self._troubles.paths:
-            self._troubles.over(sighting.path)
-        before = self._ways.through.get(sighting.path, ())
-        if sighting.through != before:
-            self._lead(sighting.path, sighting.through)
-            # What came and went where it leads now, before that was known, is found by a search.
-            if before and (log := self._logs.get(sighting.path)) is not None:
-                log.leads_elsewhere(before[-1])
-                self._unseen.search(log)
-            elif not self._first_pass:
-                self._unseen.search(self.log(sighting.path), self._unseen.all_known)
-
-    def _belongs(self, path: str, finder: TailFinder | None) -> None:
-        if finder is not None and not self._once:  # in a run with an end, it would be one that failed
-            self._troubles.tell(path, f"taken by the tail {finder.route.name!r}; a file belongs to one tail")
-
-    def _seen_again(self, finder: TailFinder, log: Log, path: str, place: Place) -> None:
-        finder.apply(log, Seen(place, here=log.path == path))
-        other = self._logs.get(path)
-        if not is_rotated_from(path, log.path):
-            self._kin.name_also({path, place.path}, log.path)
-        if other is not None and other is not log:
-            self.apply(other, Occupied(place.file))
-        if finder is not self and self.matches(path):
-            self._belongs(path, finder)
-
-    def _lead(self, log: str, through: tuple[str, ...]) -> None:
-        """A log is followed through links, or not any more."""
-        self._ways.follow(log, through)
-        for path in through:
-            self._kin.name(path, log)
-            self._news.watch_beside(path)
-        if not through and log not in self._logs:
-            self._kin.unname(log)
-        self._due.look(log, None)  # again, for what happened there before it was known whose that is
-
     def apply(self, log: Log, fact: Fact) -> None:
         """Let a log of this tail decide, and do what it says. Another tail may have seen the fact."""
         for command in log.step(fact):
-            self._do(log, command)
+            self._performer.do(log, command)
         if log.waiting:
             self._withholding[log] = None
         else:
             self._withholding.pop(log, None)
         if self._due:
             self._due.woken.set()
-
-    # Commands.
-
-    def _do(self, log: Log, command: Command) -> None:  # noqa: C901, PLR0912 - one for each command
-        match command:
-            case Look(path, asked) if asked:
-                (self._files.taker(path) or self).look_for(path, asked)
-            case Look(path):
-                self._due.look(path, log.path)
-            case Examine(place):
-                self._verdicts.want(log, place)
-            case Repeat(place, copy, asked):
-                self._verdicts.repeat(log, place, copy, asked)
-            case Seek(generation):
-                self._due.seeks[generation.source] = generation
-                self._due.logs[generation.source] = log
-            case Read(generation):
-                self._note(log, generation)
-                self._troubles.over(log.path)
-                self._sources.appeared(self._found(log, generation))
-            case Conclude(generation):
-                self._sources.conclude(generation.source)
-            case Keep(generation):
-                self._note(log, generation)
-                self._store(generation)
-                self._finished.finish(generation.source, log)
-            case Bury(generation):
-                self._files.drop(generation)
-                self._store(generation)
-                self._names.over(generation.known.file, generation.known.path)
-                for source, other in self._finished.bury(generation.source, log):
-                    self.apply(other, Deleted(source))
-                self._gone(log, generation, buried=True)
-            case Forget(generation, after):
-                self._log_of.pop(generation.source, None)
-                self._names.over(generation.known.file)
-                self._finished.forget(generation.source)
-                self._files.drop(generation)
-                self._sources.forget(generation.source)
-                self._gone(log, generation, after)
-            case Await(place):
-                self._await(log, place)
-            case Refuse(place, reason):
-                self._verdicts.refuse(place, reason)
-            case Untold(generation):
-                self._due.untold.append((generation.known.path, generation.position))
-            case Lose(loss):
-                self._sources.lost(replace(loss, thing=printable(loss.thing)))
-
-    def _store(self, generation: Generation) -> None:
-        detail = generation.known.to_detail()
-        self._sources.store(StoredPosition(generation.source, generation.position, detail))
-
-    def _gone(self, log: Log, generation: Generation, after: str = "", *, buried: bool = False) -> None:
-        self._awaited.release(generation.known.file)
-        for other, finder in self._files.take_copies(generation.source).items():
-            if after or buried:
-                self._files.note_copy(after or generation.source, finder, other)
-            finder.apply(other, Gone(generation.source, after, log.path, generation.position, buried))
-
-    def _note(self, log: Log, generation: Generation) -> None:
-        self._log_of[generation.source] = log
-        self._vanished.met(generation.known.file)
-        self._troubles.over(generation.known.path)
-        owned = self._files.find(generation.known.file)
-        if owned is not None and owned.log is not log and owned.generation.copy_of is not None:
-            owned.finder.apply(owned.log, Taken(generation.known.file))
-        self._files.note(self, log, generation)
-        if generation.copy_of:
-            self._files.note_copy(generation.copy_of, self, log)
-        self._finished.begin(generation.source)
-        self._awaited.release(generation.known.file, read=generation.phase is Phase.READING)
-        self._news.watch_beside(generation.known.path)
-
-    def _found(self, log: Log, generation: Generation) -> Found:
-        until = None
-        if self._once and not generation.known.codec:
-            until = max(generation.position, generation.size)
-        return Found(
-            generation.source,
-            generation.position,
-            generation.known.to_detail(),
-            until,
-            label=printable(log.path),
-            group=log.path,
-            rank=birth_of(generation.source),
-            last=generation.last,
-        )
-
-    def _await(self, log: Log, place: Place) -> None:
-        self._names.judge(place.path, judged=True)
-        if not self._awaited.hold(log, place, time.monotonic()):
-            self._look_at_awaited(place.file)
-
-    def _look_at_all_awaited(self) -> None:
-        for file in self._awaited:
-            self._look_at_awaited(file)
-
-    def _look_at_awaited(self, file: FileId) -> None:
-        log, path = self._awaited.expect(file)
-        self._due.look(path, log.path)

@@ -167,7 +167,8 @@ class Verdicts:
         owned, taker = self._files.find(place.file), self._files.taker(place.path)
         if owned is None:
             finder = taker or self._finder
-            rotated = asked if self._finder.has_log(asked) and is_rotated_from(place.path, asked) else original.path
+            known = self._finder.known_log(asked) is not None
+            rotated = asked if known and is_rotated_from(place.path, asked) else original.path
             log = finder.log(finder.log_at(place.path) or rotated)
         else:
             finder, log = owned.finder, owned.log

@@ -28,7 +28,9 @@ from ingestd.tail import known as known_module
 from ingestd.tail import listings as listings_module
 from ingestd.tail import looks as looks_module
 from ingestd.tail import news as news_module
+from ingestd.tail import performer as performer_module
 from ingestd.tail import searching as searching_module
+from ingestd.tail import start as start_module
 from ingestd.tail import thread as thread_module
 from ingestd.tail import vanished as vanished_module
 from ingestd.tail import verdicts as verdicts_module
@@ -1488,19 +1490,21 @@ def patches(machine: Callable[[], Machine]) -> list[tuple[Any, str, Any]]:
 
     system, clock = Current(), CurrentClock()
     listed = (content_module, directories_module, looks_module, listings_module, searching_module)
-    timed = (examinations_module, finder_module, news_module, thread_module, vanished_module, verdicts_module)
+    deciding = (examinations_module, finder_module, news_module, performer_module, start_module)
+    timed = (*deciding, thread_module, vanished_module, verdicts_module)
+    telling = (finder_module, news_module, start_module)
     return [
         *((module, "os", system) for module in listed),
         (known_module, "_births", known_module._Births(1)),
         *((module, "open_text", open_text) for module in (content_module, looks_module, searching_module)),
-        *((module, "_log", SimpleNamespace(warning=lambda *_, **__: None)) for module in (finder_module, news_module)),
+        *((module, "_log", SimpleNamespace(warning=lambda *_, **__: None)) for module in telling),
         *((module, "identify", identify) for module in (looks_module, searching_module)),
         (searching_module, "may_hold", lambda directory, file: True),
         (listings_module, "lists_other_inodes", lambda directory: False),
         (listings_module, "time", clock),
         (looks_module, "text_start", lambda descriptor, head: 0),
         (globs_module, "os", system),
-        (finder_module, "os", system),
+        *((module, "os", system) for module in (finder_module, start_module)),
         (watches_module, "os", system),
         (finder_module, "Files", _Files),
         (finder_module, "asyncio", SimpleNamespace(sleep=sleep, Event=asyncio.Event)),

@@ -1,0 +1,95 @@
+"""What a start does that no later pass does: until when all was found before, what of it people are told."""
+
+from __future__ import annotations
+
+import os
+import time
+from typing import TYPE_CHECKING, Final
+
+from ingestd.logs import get_logger
+from ingestd.tail.known import printable
+from ingestd.tail.rotation import possible_originals
+
+if TYPE_CHECKING:
+    from collections.abc import Collection
+
+    from ingestd.tail.log import Log
+    from ingestd.tail.looks import Looks
+    from ingestd.tail.route import TailRoute
+    from ingestd.tail.thread import LookThread
+
+__all__ = ["NAMED_MOST", "found_before", "note_rotated", "tell_left_out", "warn_of_rotated"]
+
+NAMED_MOST: Final = 5
+"""So many files are named in a line of the log that is about all of them."""
+
+_WRONG_AT_MOST: Final = 24 * 3600 * 10**9
+"""ns. A clock that is set back was ahead by less: by some hours, if it was set to the time of another time zone."""
+
+_log = get_logger(__name__)
+
+
+def found_before(route: TailRoute, logs: Collection[Log], since: int) -> int:
+    """Until when (ns) the last run had found all files of a tail; 0: not known. `since`: when it said so.
+
+    Where the clock was set back since, what came last seems to be older than what is known: then only times that
+    are a day old count. Nor does a time count that is yet to come.
+    """
+    now = time.time_ns()
+    set_back = since > now
+    certain = now - _WRONG_AT_MOST if set_back else now
+    times = [each.known.modified for log in logs for each in log.generations]
+    latest = max((each for each in times if each <= certain), default=0)
+    said = since if since <= certain else 0
+    found = min(said or latest, latest or said) or int(set_back or any(each > certain for each in times))
+    for log in logs:
+        log.mistrust(certain, found)
+    if set_back:
+        _log.warning(
+            "the clock was set back since the last run: rotated files that it did not know are read, old or not",
+            route=route.name,
+            seconds=round((since - now) / 1e9, 3),
+        )
+    return found
+
+
+async def note_rotated(
+    route: TailRoute, logs: Collection[Log], looks: Looks, thread: LookThread, found_before: int
+) -> None:
+    """Find out of which logs a rotation came since all was found, where hardly more than a header was read.
+
+    Beside the log, or where `rotated` begins without wildcards.
+    """
+    called: dict[str, list[Log]] = {}
+    for log in logs:
+        if log.may_have_header_only:
+            called.setdefault(os.path.basename(log.path), []).append(log)
+    if not called:
+        return
+    beside = {os.path.dirname(log.path) for each in called.values() for log in each}
+    elsewhere = route.rotated_globs.roots
+    for path in await thread.ask(lambda: looks.made_since(beside | elsewhere, found_before)):
+        directory, name = os.path.split(path)
+        for original in possible_originals(name):
+            for log in called.get(original, ()):
+                if directory in {os.path.dirname(log.path), *elsewhere}:
+                    log.rotated = True
+
+
+async def warn_of_rotated(route: TailRoute, thread: LookThread) -> None:
+    """A mistake in `rotated` shows only once lines are lost."""
+    for glob, reason in await thread.ask(lambda: [*route.rotated_globs.unfit()]):
+        entry = {"rotated": printable(glob), "reason": reason}
+        _log.warning("an entry of rotated can match no file", route=route.name, **entry)
+
+
+def tell_left_out(route: TailRoute, logs: Collection[Log]) -> None:
+    """Name the logs that are known and no glob takes any more."""
+    left = [log.path for log in logs if log.generations and log.is_left_out(log.path)]
+    if left:
+        _log.info(
+            "known logs are not read on: no glob of the tail takes them any more",
+            route=route.name,
+            logs=len(left),
+            some=[printable(path) for path in left[:NAMED_MOST]],
+        )
