@@ -168,6 +168,13 @@ class Globs:
         """The directories without wildcards that the globs begin with."""
         return {pattern.root for pattern in self.patterns}
 
+    def directories(self) -> set[str]:
+        """Those that a walk lists, as far as they are there. It looks for them: a mount may hang."""
+        entered: set[str] = set()
+        for _ in self.walk(entered.add, lambda *_: None):
+            pass
+        return entered
+
     def unfit(self) -> Iterator[tuple[str, str]]:
         """Globs that can match no file as things are, and why: for people. It looks for that: a mount may hang."""
         for pattern in self.patterns:

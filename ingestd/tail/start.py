@@ -58,7 +58,7 @@ async def note_rotated(
 ) -> None:
     """Find out of which logs a rotation came since all was found, where hardly more than a header was read.
 
-    Beside the log, or where `rotated` begins without wildcards.
+    Beside the log, or where `rotated` leads.
     """
     called: dict[str, list[Log]] = {}
     for log in logs:
@@ -67,7 +67,7 @@ async def note_rotated(
     if not called:
         return
     beside = {os.path.dirname(log.path) for each in called.values() for log in each}
-    elsewhere = route.rotated_globs.roots
+    elsewhere = await thread.ask(route.rotated_globs.directories)
     for path in await thread.ask(lambda: looks.made_since(beside | elsewhere, found_before)):
         directory, name = os.path.split(path)
         for original in possible_originals(name):

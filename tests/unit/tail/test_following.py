@@ -3297,16 +3297,16 @@ async def test_what_another_tail_reads_is_not_lost_when_it_is_renamed_and_compre
     assert not [*first.losses, *second.losses, *second.lines]
 
 
-@pytest.mark.parametrize("directory", [".", "old"])
+@pytest.mark.parametrize(("directory", "rotated"), [(".", ""), ("old", "old/*"), ("old/a", "old/*/a.log.*")])
 @pytest.mark.parametrize("copy", ["a.log.1", "a.log.1.gz", "backup"])
 async def test_a_log_of_which_only_a_header_was_read_is_rotated_by_copytruncate_while_nothing_runs(
-    follow: Any, log: Path, copy: str, directory: str
+    follow: Any, log: Path, copy: str, directory: str, rotated: str
 ) -> None:
     """It has the same header again, and more than before: the lines in its copy were lost. A backup is no such copy."""
     copied = log.parent / directory / "a.log.1"
-    copied.parent.mkdir(exist_ok=True)
+    copied.parent.mkdir(parents=True, exist_ok=True)
     append(log, "# header")
-    follower = follow("a.log", rotated=[f"{log.parent}/old/*"] if directory == "old" else [])
+    follower = follow("a.log", rotated=[f"{log.parent}/{rotated}"] if rotated else [])
     await follower.reads("# header")
     follower.stop()
     await asyncio.sleep(0.02)  # longer than the grain of times of modification
