@@ -249,7 +249,9 @@ class Sought:
 
     at: where its file is; intact: with the content that was read. rest: another file with its content, a copy or a
     compressed one. between: files that came and were rotated away after it, oldest first. packed: compressed files
-    that came since and hold what is known. unavailable: its file system or directory is not there now.
+    that came since and hold what is known. copies: those of it that were made before its last lines came, which its
+    file does not have any more; the witness of each says how much it has. unavailable: its file system or directory is
+    not there now.
     """
 
     source: str
@@ -258,6 +260,7 @@ class Sought:
     rest: Place | None = None
     between: tuple[Place, ...] = ()
     packed: tuple[Place, ...] = ()
+    copies: tuple[tuple[Place, Witness], ...] = ()
     unavailable: bool = False
 
 

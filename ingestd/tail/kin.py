@@ -205,7 +205,7 @@ class Kin:
         # In a run with an end nobody hears what a reader finds.
         reading = generation.phase is Phase.READING and not self._once
         path = log.newest_path(generation, known) if generation.links else ""
-        return Original(generation.source, path, known.file, position, known.witness, reading, akin)
+        return Original(generation.source, path, known.file, position, known.witness, reading, akin, known.modified)
 
     def _newest(self, generation: Generation) -> tuple[Known, int]:
         """What is known of a generation, and how far it is read, as its reader has it if there is one."""
@@ -288,6 +288,7 @@ class Kin:
             frozenset(more) - own.keys(),
             log.rotated and generation.untold and generation.phase is Phase.SOUGHT,
             over,
+            log.stands(generation.known.file),
         )
 
 

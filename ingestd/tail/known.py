@@ -73,15 +73,18 @@ _CHECKS: Final[tuple[_Check, ...]] = (
 
 
 class _Births:
-    """Numbers of sources: larger for those named later. Room is left between them, see `birth_between`."""
+    """Numbers of sources: larger for those named later. Room is left between them, see `birth_between`.
 
-    def __init__(self, first: int) -> None:
+    Each is the time (ns) at which it was given, or a later one: the clock may be set back.
+    """
+
+    def __init__(self, first: int = 0) -> None:
         self._next = first
 
     def next(self) -> int:
         """A new one."""
-        born = self._next
-        self._next += 1 << 12
+        born = max(self._next, time.time_ns())
+        self._next = born + (1 << 12)
         return born
 
     def come_after(self, born: int) -> None:
@@ -89,7 +92,7 @@ class _Births:
         self._next = max(self._next, born + (1 << 12))
 
 
-_births = _Births(time.time_ns())
+_births = _Births()
 
 
 class Sample(NamedTuple):

@@ -63,7 +63,7 @@ if TYPE_CHECKING:
 
     from ingestd.daemon.source import End
     from ingestd.tail.file_id import FileId
-    from ingestd.tail.known import Known
+    from ingestd.tail.known import Known, Witness
 
 __all__ = ["Log"]
 
@@ -560,6 +560,21 @@ class Log(LogState):
         if waited and not found.unavailable:
             yield from self._seek_unseen()
 
+    def _copied_early(self, original: Generation, place: Place, witness: Witness) -> Iterator[Command]:
+        """A copy has nothing that was not read. It may have been met when it was in the making."""
+        copy = self.of(place.file)
+        if copy is None:
+            copy = self._add(place, witness.at, witness, Phase.DONE, instead_of=original)
+        elif copy.copy_of != original.source:
+            return
+        self._waiting.pop(place.file, None)
+        self._copies.pop(place.file, None)
+        copy.position, copy.size, copy.copy_of = witness.at, place.size, None
+        read_size, read_modified = (place.size, place.modified) if place.codec else (0, 0)
+        known = copy.known._replace(path=place.path, witness=witness, size=witness.at, done=True, copy_of="")
+        copy.known = known._replace(read_size=read_size, read_modified=read_modified)
+        yield Keep(copy)
+
     def _found(self, generation: Generation, found: Sought) -> Iterator[Command]:
         if found.unavailable or (self._missed and found.at is None and found.rest is None):
             generation.phase = Phase.STORED  # what was missed since the search began may say where it went
@@ -580,6 +595,8 @@ class Log(LogState):
         elif found.at is not None and found.intact:
             yield from self._resume(generation, found.at)
         else:
+            for place, witness in found.copies:
+                yield from self._copied_early(generation, place, witness)
             if generation.known.witness is None and found.between:
                 generation.known = generation.known._replace(size=0)  # nobody can tell that it is none of these
             yield from self._replace(generation, found.rest, TRUNCATED if found.at is not None else DELETED)

@@ -31,7 +31,7 @@ from ingestd.tail.facts import (
 )
 from ingestd.tail.file_id import DELETED_SUFFIX, identify
 from ingestd.tail.heads import Heads
-from ingestd.tail.known import Witness, witness_before
+from ingestd.tail.known import Witness, birth_of, witness_before
 from ingestd.tail.listings import inodes_in, is_unchanged, settled_stamp, stamp_of
 from ingestd.tail.rotation import codec_of
 from ingestd.tail.searching import Searches
@@ -102,7 +102,7 @@ class Original:
     """A generation that a new file may be a copy of. `reading`: its reader may know more than is known here.
 
     `path`: where its file is; empty once that is gone. `akin`: the file is called like a rotation of its log. Another
-    one waits only for a content that it is seen to have.
+    one waits only for a content that it is seen to have. `modified`: ns; when its file was, as it was read last.
     """
 
     source: str
@@ -112,6 +112,7 @@ class Original:
     witness: Witness | None
     reading: bool
     akin: bool = True
+    modified: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -449,7 +450,7 @@ def _is_whole(text: Text, size: int) -> bool:
     return text.complete
 
 
-def _compressed_of(place: Place, text: Text, originals: Iterable[Original]) -> Copy | None:
+def _compressed_of(place: Place, text: Text, originals: Sequence[Original]) -> Copy | None:
     """Whether a compressed file has the content of a known one. Its text is read forward, once.
 
     Another log may hold the same lines: what the file is called after comes first. A generation that has only a header
@@ -464,7 +465,23 @@ def _compressed_of(place: Place, text: Text, originals: Iterable[Original]) -> C
             held = witness is not None and not worse and witness.begins(head) and witness.ends(text)
             if held and not _is_none_of(place, text, original):
                 found = original
+        found = found or next((each for each in originals if _may_be_early_copy(place, head, each)), None)
     return None if found is None else Copy(found.source, 0, sure=False)
+
+
+def _may_be_early_copy(place: Place, head: bytes, original: Original) -> bool:
+    """Whether a compressed file may have been copied from one before its last lines came, and that one is truncated.
+
+    It has less than was read, so a search has to say what it is: see `Searches`.
+    """
+    witness = original.witness
+    came = birth_of(original.source) <= place.modified <= original.modified
+    if not (came and original.akin and witness is not None and witness.head and witness.begins(head)):
+        return False
+    with suppress(OSError), open_text(original.path, "") as other:
+        cut = other.size < original.position or not witness.fits(other)
+        return cut and identify(other.descriptor).same(original.file)
+    return False
 
 
 def _is_none_of(place: Place, text: Text, original: Original) -> bool:

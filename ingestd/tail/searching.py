@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 
     from ingestd.tail.file_id import FileId
     from ingestd.tail.globs import Globs
+    from ingestd.tail.known import Witness
     from ingestd.tail.listings import Near
     from ingestd.tail.text import Text
 
@@ -76,6 +77,8 @@ class Search:
     """Whether its file may have been copied and truncated since the last run, and have the same header again."""
     over: Callable[[FileId], Known | None] = field(default=lambda _: None)
     """What is known of a file, if it is a generation of the same log that is not read: it may be overwritten by now."""
+    stands: bool = False
+    """Whether its file stands where its log is written."""
 
 
 class Searches:
@@ -159,8 +162,11 @@ class Searches:
             rest = self._by_content(search, at)
             intact = rest is None or _length_of_copy(at, rest) != 0
             rest = None if intact else rest
+        copies = self._early_copies(search) if at is not None and not (intact or rest) else ()
+        early = {place.file for place, _ in copies}
         between, packed = self._between(search, at if intact else rest)
-        return Sought(search.source, at, intact, rest, between, packed)
+        between = tuple(place for place in between if place.file not in early)
+        return Sought(search.source, at, intact, rest, between, packed, copies)
 
     @staticmethod
     def _may_be_rewritten(search: Search, at: Place) -> bool:
@@ -264,6 +270,29 @@ class Searches:
 
     def _stands(self, directories: Iterable[str]) -> bool:
         return all(self._listings[path].stands() for path in directories)
+
+    def _early_copies(self, search: Search) -> tuple[tuple[Place, Witness], ...]:
+        """What was copied of a file before its last lines came, which is truncated now: copytruncate takes a while.
+
+        Nothing else can have come to a rotation's name and begin as it does, since it was met, until it was modified
+        last: all that time it stood where its log is written.
+        """
+        known, witness = search.known, search.known.witness
+        if not search.stands or witness is None or not witness.head or known.copy_of:
+            return ()
+        found: list[tuple[Place, Witness]] = []
+        for place in self._rotations(search, search.names):
+            came = place.modified if place.codec else place.file.birth
+            if not birth_of(search.source) <= came <= known.modified or search.taken(place):
+                continue
+            if self._claimed.get(place.file, search.source) == search.source and not place.file.same(known.file):
+                with suppress(OSError), _opened(place) as text:  # damaged: its reader says so
+                    head = text.read(0, witness.head_bytes)
+                    end = _end_of(text)
+                    copied = witness_before(text, end) if witness.head_bytes <= end < search.position else None
+                    if copied is not None and witness.begins(head):
+                        found.append((place, copied.with_head(head)))
+        return tuple(found)
 
     def _between(self, search: Search, now: Place | None) -> tuple[tuple[Place, ...], tuple[Place, ...]]:
         """What came after it and was rotated away since, under names that no glob matches; the oldest first.

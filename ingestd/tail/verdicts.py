@@ -9,7 +9,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
 from ingestd.tail.examinations import COMPRESSING, DOUBT, DOUBTS_MOST
-from ingestd.tail.facts import Alone, Answered, Copy, Doubtful, Examined, Repeated, Unreadable
+from ingestd.tail.facts import Alone, Answered, Copy, Doubtful, Examined, Plain, Repeated, Unreadable
 from ingestd.tail.rotation import codec_of, is_numbered, is_rotated_from
 
 if TYPE_CHECKING:
@@ -111,6 +111,7 @@ class Verdicts:
             return
         if isinstance(examined.verdict, Doubtful):
             self._examinations.doubt(examined.place.file, doubts + 1)
+        if isinstance(examined.verdict, Doubtful) or self._is_undecided(log, examined):
             self._look_later(DOUBT / DOUBTS_MOST, examined.place.path, log.path)
             return
         if isinstance(examined.verdict, Copy):
@@ -136,6 +137,15 @@ class Verdicts:
         known = log.of(place.file)
         repeats = known is not None and known.repeats
         return copy.sure and repeats and self._awaited.is_still(place.file, time.monotonic())
+
+    def _is_undecided(self, log: Log, examined: Examined) -> bool:
+        """Whether a file still begins as one that it repeated, and which is looked for: that says what this one is."""
+        known, verdict = log.of(examined.place.file), examined.verdict
+        if known is None or not known.waits or not (isinstance(verdict, Plain) and verdict.goes_on):
+            return False
+        _, original = self._files.log_of(known.copy_of or "") or (None, None)
+        repeated = None if original is None else original.named(known.copy_of or "")
+        return original is not None and repeated is not None and original.misses(repeated) and not repeated.away
 
     def _owner(self, log: Log, place: Place) -> tuple[TailFinder, Log] | None:
         """Whose an examined file is, which was met by this log; None: another one's, by another of its names."""

@@ -1490,12 +1490,12 @@ def patches(machine: Callable[[], Machine]) -> list[tuple[Any, str, Any]]:
 
     system, clock = Current(), CurrentClock()
     listed = (content_module, directories_module, looks_module, listings_module, searching_module)
-    deciding = (examinations_module, finder_module, news_module, performer_module, start_module)
+    deciding = (examinations_module, finder_module, known_module, news_module, performer_module, start_module)
     timed = (*deciding, thread_module, vanished_module, verdicts_module)
     telling = (finder_module, news_module, start_module)
     return [
         *((module, "os", system) for module in listed),
-        (known_module, "_births", known_module._Births(1)),
+        (known_module, "_births", known_module._Births()),
         *((module, "open_text", open_text) for module in (content_module, looks_module, searching_module)),
         *((module, "_log", SimpleNamespace(warning=lambda *_, **__: None)) for module in telling),
         *((module, "identify", identify) for module in (looks_module, searching_module)),

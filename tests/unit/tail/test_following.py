@@ -1362,6 +1362,52 @@ async def test_copy_and_truncate_gives_each_line_once(follow: Any, log: Any, glo
     assert not follower.losses
 
 
+@pytest.mark.parametrize("seen", ["not", "in the making", "whole"])
+@pytest.mark.parametrize("made", ["a.log.1", "old/a.log.1", "a.log.1.gz", "old/a.log.1.gz"])
+@pytest.mark.parametrize("glob", ["a.log", "a.log*"])
+@pytest.mark.parametrize("down", [False, True])
+async def test_lines_that_came_between_copy_and_truncation_were_read_already(
+    follow: Any, log: Path, glob: str, made: str, seen: str, down: bool
+) -> None:
+    """logrotate's copytruncate flushes the copy before it truncates. The copy is shorter than what was read: with
+    `rotated`, it was taken for what came after that, and sent whole: 33,500 of 52,196 lines came twice."""
+    made_of = (log.parent / made).with_suffix("") if made.endswith(".gz") else log.parent / made
+    made_of.parent.mkdir(exist_ok=True)
+    expected: list[str] = []
+    follower = follow(glob, rotated=[f"{log.parent}/old/*"], compressed="read")
+    for turn in range(3):
+        expected += [f"{turn} {number}" for number in range(9)]
+        append(log, "# header", *expected[-9:])
+        expected.insert(-9, "# header")
+        await follower.reads(*expected)
+        await asyncio.sleep(0.02)  # longer than the grain of times of modification
+        if seen == "in the making":
+            append(made_of, "# header", *expected[-9:-4])
+            await follower.settle()
+        shutil.copyfile(log, made_of)
+        append(log, f"{turn} late")
+        expected.append(f"{turn} late")
+        follower.drain()
+        if seen == "whole":
+            await follower.settle()
+        if down:
+            follower.stop()
+        os.truncate(log, 0)
+        if made.endswith(".gz"):
+            compress(made_of)
+        if down:
+            await asyncio.sleep(0.02)
+            append(log, f"{turn} down")
+            expected.append(f"{turn} down")
+            follower.start()
+        await follower.reads(*expected)
+        (log.parent / made).rename(log.parent / made.replace("log.1", f"log.{5 - turn}"))
+    await follower.reads(*expected)
+    follower.restart()
+    await follower.reads(*expected)
+    assert not follower.losses
+
+
 async def test_the_new_content_may_be_longer_than_the_old_one(follow: Any, log: Any) -> None:
     follower = follow("a.log*")
     append(log, "1")
