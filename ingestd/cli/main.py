@@ -35,6 +35,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     # To look for its plugins, pydantic reads what all installed packages say of themselves: a tenth of a start.
     os.environ.setdefault("PYDANTIC_DISABLE_PLUGINS", "__all__")
     imports.own_process = True
+    _open_what_is_closed()
     given = list(sys.argv[1:] if arguments is None else arguments)
     if given[:1] != ["run"]:
         return _run_verb(given)
@@ -48,6 +49,17 @@ def main(arguments: Sequence[str] | None = None) -> int:
         gc.enable()
         for number, handler in before.items():  # if the process ends, one more signal does not change its status
             signal.signal(number, signal.SIG_IGN if arguments is None else handler)
+
+
+def _open_what_is_closed() -> None:
+    """Without standard input, output or error, the next files that are opened would get their numbers."""
+    for number in range(3):
+        try:
+            os.fstat(number)
+        except OSError:
+            os.set_inheritable(os.open(os.devnull, os.O_RDWR), True)  # the lowest number that is free: this one
+    if sys.stderr is None:
+        sys.stderr = os.fdopen(2, "w")
 
 
 def _exit_at_once(code: int, _number: int, _frame: FrameType | None) -> None:

@@ -73,6 +73,13 @@ if TYPE_CHECKING:
 
 __all__ = ["Supervisor", "run"]
 
+_IGNORED: Final = {
+    signal.SIGHUP: "the configuration is read at a start only",
+    signal.SIGUSR1: "it means nothing to this program",
+    signal.SIGUSR2: "it means nothing to this program",
+}
+"""Signals that end nothing here, and why: for people. Scripts of rotation send them to whatever writes logs."""
+
 READY_PATIENCE: Final = 15.0
 """Seconds after which systemd is told that the daemon is up, even if sources of some routes are still being found."""
 
@@ -272,7 +279,8 @@ class Supervisor:
         loop = asyncio.get_running_loop()
         for number in (signal.SIGTERM, signal.SIGINT):
             loop.add_signal_handler(number, self._signalled, number)
-        loop.add_signal_handler(signal.SIGHUP, self._hung_up)
+        for number, reason in _IGNORED.items():
+            loop.add_signal_handler(number, self._ignored, number, reason)
         if self._progress is not None:
             self._tasks.start(self._show_progress(self._progress), "progress")
         for name in self._clusters:
@@ -417,8 +425,8 @@ class Supervisor:
             self._workers.abandon()
             self._checkpoint.hurry()
 
-    def _hung_up(self) -> None:
-        self._log.warning("signal ignored", signal="SIGHUP", reason="the configuration is read at a start only")
+    def _ignored(self, number: signal.Signals, reason: str) -> None:
+        self._log.warning("signal ignored", signal=number.name, reason=reason)
 
     def _crashed(self, error: BaseException) -> None:
         self._log.error("supervisor task failed", exc_info=error)

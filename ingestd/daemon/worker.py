@@ -12,10 +12,11 @@ import itertools
 import os
 import pickle
 import resource
+import signal
 import socket
 import time
 from functools import partial
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 from ingestd.daemon.arena import Arena
 from ingestd.daemon.control import (
@@ -61,6 +62,9 @@ if TYPE_CHECKING:
     """Opens the channel to the supervisor, given what takes its messages, and what hears that it is gone."""
 
 __all__ = ["OpenControl", "Worker", "main", "take_descriptors"]
+
+_NOT_HEARD: Final = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2)
+"""What `pkill`, or a shutdown, sends to all processes: the supervisor hears it, and has workers deliver the rest."""
 
 ANSWER_TIMEOUT = 30.0
 """Seconds to wait for what the supervisor is asked for."""
@@ -367,6 +371,8 @@ def take_descriptors() -> None:
 
 def main(control: int, wiring: int, arena: int) -> None:
     """Run a worker over the inherited descriptors."""
+    for number in _NOT_HEARD:
+        signal.signal(number, signal.SIG_IGN)
     for descriptor in (control, wiring, arena):
         os.set_inheritable(descriptor, False)  # noqa: FBT003 - the standard library's signature
     take_descriptors()

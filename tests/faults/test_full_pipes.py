@@ -86,3 +86,24 @@ def test_a_configuration_is_refused_whoever_reads_it(configuration: Path) -> Non
             assert daemon.wait(DEADLINE) == 2
         finally:
             daemon.kill()
+
+
+@pytest.mark.parametrize("once", [True, False])
+@pytest.mark.parametrize("closed", ["2>&-", "<&- >&- 2>&-"])
+def test_a_daemon_that_is_started_without_outputs_delivers_and_ends(
+    configuration: Path, closed: str, once: bool
+) -> None:
+    # Some programs start daemons so. It ended with 1, and nobody could hear why.
+    ingestd = [sys.executable, "-m", "ingestd", "run", *(["--once"] if once else []), str(configuration)]
+    with subprocess.Popen(["sh", "-c", f'exec "$@" {closed}', "sh", *ingestd]) as daemon:
+        try:
+            if not once:
+                deadline = time.monotonic() + DEADLINE
+                while delivered(configuration) < 5000:
+                    assert time.monotonic() < deadline
+                    time.sleep(0.05)
+                daemon.send_signal(signal.SIGTERM)
+            assert daemon.wait(DEADLINE) == 0
+        finally:
+            daemon.kill()
+    assert delivered(configuration) == 5000

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import random
+import signal
 import time
 from contextlib import ExitStack
 from pathlib import Path
@@ -25,6 +26,7 @@ if TYPE_CHECKING:
 
 FILES = 4
 KILLS = 4
+STOPS = 4
 GONE_SECONDS = 30.0
 
 
@@ -134,4 +136,30 @@ def test_workers_supervisor_and_leader_killed_while_files_rotate_lose_nothing(
     delivered = all_there(kafka3, name, written)
     assert not delivered.missing
     assert not delivered.foreign
+    assert daemon.stop() == 0
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_a_signal_to_all_processes_is_a_stop_like_any_other(
+    kafka: KafkaCluster,
+    topic: Callable[..., str],
+    logs: Path,
+    shipping: Callable[..., Daemon],
+    all_there: Callable[..., Delivered],
+    number: signal.Signals,
+) -> None:
+    """`pkill`, and a shutdown without systemd, send it to the workers too. They died: what was under way came twice."""
+    name, written = topic(partitions=2), Written()
+    daemon = shipping(kafka, name, partition="file")
+    with ExitStack() as stack:
+        write_all(stack, logs, written)
+        for _ in range(STOPS):
+            daemon.start_ready()
+            before = daemon.acknowledged()
+            daemon.until(lambda before=before: daemon.acknowledged() > before, "lines are delivered", 60)
+            for pid in (*daemon.worker_pids(), daemon.pid):
+                os.kill(pid, number)
+            assert daemon.wait(40) == 0
+    daemon.start_ready()
+    all_there(kafka, name, written).check(duplicates=False)
     assert daemon.stop() == 0

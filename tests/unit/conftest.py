@@ -17,7 +17,8 @@ def logs_as_they_were() -> Iterator[None]:
 @pytest.fixture(autouse=True)
 def signals_as_they_were() -> Iterator[None]:
     """Let no test wait for a signal that the loop of another one's command has kept."""
-    before = {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)}
+    numbers = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2)
+    before = {number: signal.getsignal(number) for number in numbers}
     yield
     for number, handler in before.items():
         signal.signal(number, handler)

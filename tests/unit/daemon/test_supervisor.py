@@ -276,11 +276,12 @@ async def test_a_run_with_an_end_gives_up_on_a_source_that_can_not_be_read_again
     assert summary.failures == ("r: /logs/a: Input/output error",)
 
 
-async def test_sighup_is_said_to_change_nothing(make):
-    # It ended the daemon on the spot, without a drain.
+@pytest.mark.parametrize("number", [signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2])
+async def test_a_signal_that_means_nothing_is_said_to_change_nothing(make, number):
+    # It ended the daemon on the spot, without a drain. Scripts of rotation send these to who writes the logs.
     with structlog.testing.capture_logs() as logs:
         made, running = await started(make, FakeRoute())
-        os.kill(os.getpid(), signal.SIGHUP)
+        os.kill(os.getpid(), number)
         await until(lambda: any(line["event"] == "signal ignored" for line in logs))
         assert not made._draining
         assert not running.done()
