@@ -84,8 +84,9 @@ async def warn_of_rotated(route: TailRoute, thread: LookThread) -> None:
 
 
 def tell_left_out(route: TailRoute, logs: Collection[Log]) -> None:
-    """Name the logs that are known and no glob takes any more."""
-    left = [log.path for log in logs if log.generations and log.is_left_out(log.path)]
+    """Name the logs that are known and no glob takes any more, wherever their files are by now."""
+    known = [log for log in logs if log.generations]
+    left = [log.path for log in known if all(log.is_left_out(each.known.path) for each in log.generations)]
     if left:
         _log.info(
             "known logs are not read on: no glob of the tail takes them any more",

@@ -2749,6 +2749,27 @@ async def test_a_known_log_that_the_tail_does_not_take_any_more_is_not_read_on(
     assert not follower.losses
 
 
+@pytest.mark.parametrize("taken", [False, True])
+async def test_only_logs_that_are_not_read_on_are_said_not_to_be(follow: Any, tmp_path: Path, taken: bool) -> None:
+    """Of logs that were moved, and are read on where they are now, it was said too."""
+    one, two = tmp_path / "one", tmp_path / "two"
+    one.mkdir()
+    append(one / "a.log", "1")
+    follower = follow("one/*.log")
+    await follower.settle()
+    follower.stop()
+    if taken:
+        one.rename(two)
+    follower.route = replace(follower.route, paths=(f"{two}/*.log",))
+    with structlog.testing.capture_logs() as logs:
+        follower.start()
+        await follower.settle()
+    append((two if taken else one) / "a.log", "2")
+    await follower.reads("1", *["2"] * taken)
+    said = [entry["some"] for entry in logs if entry["event"].startswith("known logs are not read on")]
+    assert said == ([] if taken else [[str(one / "a.log")]])
+
+
 async def test_a_left_out_log_that_is_gone_is_no_loss(follow: Any, log: Any) -> None:
     append(log, "1")
     follower = follow()
