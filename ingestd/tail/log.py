@@ -579,7 +579,8 @@ class Log(LogState):
         if found.unavailable or (self._missed and found.at is None and found.rest is None):
             generation.phase = Phase.STORED  # what was missed since the search began may say where it went
             return
-        if self._copies and found.rest is None and not found.intact and not generation.sought_again:
+        nowhere = found.rest is None and not (found.intact or found.copies)
+        if self._copies and nowhere and not generation.sought_again:
             generation.sought_again = True  # one of them has its content, and was renamed during the search perhaps
             yield Seek(generation)
             return
@@ -638,6 +639,7 @@ class Log(LogState):
                 # That file was overwritten: what it held is looked for, too, and this is in it now.
                 after = self._add(rest, position, known.witness, Phase.DONE, instead_of=generation)
             self._copies.pop(rest.file, None)
+            yield from self._say_not_copied(generation, rest, reason)
             size = known.size if rest.codec else rest.size  # of its text
             found = after.known._replace(path=rest.path, file=rest.file, codec=rest.codec, witness=known.witness)
             after.known = found._replace(size=size, done=True, copy_of="")
@@ -657,6 +659,12 @@ class Log(LogState):
             yield from self._drop(generation, after.source)
             return
         yield from self._drop(generation)
+
+    def _say_not_copied(self, generation: Generation, rest: Place, reason: str) -> Iterator[Command]:
+        """Lines that were seen, and not read, came after its content was copied to `rest`. That is complete by now."""
+        known, end = generation.known, max(rest.size, generation.position)
+        if known.size > end and not (rest.codec or known.done or self.is_left_out(known.path)):
+            yield Lose(Loss(known.path, reason, end, known.size - end, exact=False))
 
     def _say_gone(self, generation: Generation, reason: str) -> Iterator[Command]:
         """Its content is nowhere. What was not read of a log that is left out is no loss."""

@@ -303,13 +303,13 @@ class LogState:
     def _verdict(self, examined: Examined) -> Verdict:
         """What stands at the path is no copy of a file that was made later, as a copy of it, and modified before it.
 
-        It was truncated, and has the same again: a header.
+        It was truncated, and has the same again: a header. What has more than a header was written to since.
         """
         file, verdict = examined.place.file, examined.verdict
         original = self.named(verdict.of) if isinstance(verdict, Copy) and self.stands(file) else None
         if not isinstance(verdict, Copy) or original is None:
             return verdict
-        copied = original.known.file.birth > file.birth > 0
+        copied = original.known.file.birth > file.birth > 0 and original.known.size <= HEAD_BYTES
         again = copied and verdict.modified > (verdict.original_modified or original.known.modified)
         return Plain(0, verdict.witness) if again else verdict
 

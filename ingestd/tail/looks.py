@@ -396,7 +396,7 @@ def _compare(text: Text, size: int, head: bytes, original: Original, heads: Head
         return None  # what has its own bytes there is no copy of it
     if not original.path:
         return Copy(original.source, 0, sure=False) if holds else None
-    may_hold = holds or (original.reading and original.akin)
+    may_hold = holds or (original.reading and original.akin) or _may_be_early_copy(made, head, original)
     with suppress(OSError), open_text(original.path, "") as other:  # renamed, or gone: its content says what it is
         if identify(other.descriptor).same(original.file):
             beginning, least = other.read(0, HEAD_BYTES), original.position
@@ -465,21 +465,27 @@ def _compressed_of(place: Place, text: Text, originals: Sequence[Original]) -> C
             held = witness is not None and not worse and witness.begins(head) and witness.ends(text)
             if held and not _is_none_of(place, text, original):
                 found = original
-        found = found or next((each for each in originals if _may_be_early_copy(place, head, each)), None)
+        early = (each for each in originals if _may_be_early_copy(place.modified, head, each) and _is_cut(each))
+        found = found or next(early, None)
     return None if found is None else Copy(found.source, 0, sure=False)
 
 
-def _may_be_early_copy(place: Place, head: bytes, original: Original) -> bool:
-    """Whether a compressed file may have been copied from one before its last lines came, and that one is truncated.
+def _may_be_early_copy(came: int, head: bytes, original: Original) -> bool:
+    """Whether what came at a time (ns) may be copied from a file before the last lines of that were read.
 
-    It has less than was read, so a search has to say what it is: see `Searches`.
+    It has less than was read. If that file is truncated, a search has to say what it is: see `Searches`.
     """
     witness = original.witness
-    came = birth_of(original.source) <= place.modified <= original.modified
-    if not (came and original.akin and witness is not None and witness.head and witness.begins(head)):
+    if witness is None or not (original.akin and witness.head and len(head) >= witness.head_bytes):
         return False
+    return birth_of(original.source) <= came <= original.modified and witness.begins(head)
+
+
+def _is_cut(original: Original) -> bool:
+    """Whether the file of a generation is there, without what was read of it."""
+    witness = original.witness
     with suppress(OSError), open_text(original.path, "") as other:
-        cut = other.size < original.position or not witness.fits(other)
+        cut = other.size < original.position or not (witness is None or witness.fits(other))
         return cut and identify(other.descriptor).same(original.file)
     return False
 

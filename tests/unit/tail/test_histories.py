@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, TypeAlias
 import pytest
 from simulated import SECOND, Dentry, Failure, Inode, Machine, Token, patches, require
 
+from ingestd.tail import known as known_module
 from ingestd.tail.facts import (
     DELETED,
     VANISHED,
@@ -212,6 +213,8 @@ class Writer:
 
     def shift(self, *, keep: int) -> bool:
         """Make room at `.1`. Whether that was possible."""
+        if self.world.has_strange_copies():
+            return False
         if self.world.scene.style == "date":
             return True
         oldest = self.files.find(self.rotated(keep))
@@ -252,11 +255,16 @@ class Writer:
         if how & 2:
             self.open()
 
-    def copy_and_truncate(self) -> None:
+    def copy_and_truncate(self, late: int) -> None:
+        """`late`: whether lines come after the copy was made, of a log that is followed already.
+
+        Still twice if it is copied before the first of it is read, so that nobody knows how it begins by itself.
+        """
         found = self.files.find(self.path)
         if found is None or not self.shift(keep=4):
             return
         source = self.files.open(found)
+        followed = self.world.machine.up and self.world.is_read(source.inode)
         target = self.files.create(self.next_name()).inode
         if self.world.machine.up and self.world.scene.style != "olddir":
             self.world.announced.add(target)
@@ -267,6 +275,10 @@ class Writer:
             self.files.between()
         self.files.copy(source.inode, target, len(source.inode.data))
         self.files.between()
+        for _ in range(late // 2 if followed else 0):
+            self.world.short.add(target)
+            self.world.write(self, source.inode, end=True)
+            self.files.between()
         self.world.truncate(source.inode)
         self.files.close(source)
         self.half = False
@@ -394,7 +406,7 @@ class Writer:
             "rotate": self.rotate,
             "open": lambda _: self.open(),
             "truncate": lambda _: self.truncate(),
-            "copytruncate": lambda _: self.copy_and_truncate(),
+            "copytruncate": self.copy_and_truncate,
             "compress": self.compress,
             "carry": lambda _: self.carry(),
             "repoint": lambda _: self.repoint(),
@@ -452,6 +464,8 @@ class World:
         self.compressed: set[Inode] = set()
         self.copied = False
         """Whether a log was copied that another tail matches."""
+        self.short: set[Inode] = set()
+        """Copies without the last lines. If their log is rotated before anybody looks, nobody can tell them."""
         self.announced: set[Inode] = set()
         """Copies of which events told, since the daemon runs."""
         self.clean = True
@@ -504,6 +518,18 @@ class World:
     def truncate(self, inode: Inode) -> None:
         self._destroyed(inode)
         self.machine.files.truncate(inode)
+
+    def is_read(self, inode: Inode) -> bool:
+        """Whether a file is known, and all of its content was delivered."""
+        tokens = [self.machine.tokens[number] for number, _ in inode.tokens]
+        return bool(tokens) and all(token.delivered for token in tokens) and self._has_row(inode)
+
+    def _has_row(self, inode: Inode) -> bool:
+        return any(row.detail["inode"] == inode.number for row in self.machine.rows.values())
+
+    def has_strange_copies(self) -> bool:
+        """Whether there are copies without the last lines that the daemon does not know."""
+        return not all(map(self._has_row, self.short))
 
     def is_known(self, inode: Inode) -> bool:
         """Whether a name may be deleted. If that of several is not seen, nobody can know what the rest are names of."""
@@ -885,6 +911,7 @@ def make(seed: int, scenes: tuple[Scene, ...] = SCENES) -> tuple[Scene, list[Ste
 
 def play(seed: int, scene: Scene, steps: list[Step], log: list[str] | None = None) -> None:
     world = Holder.world = World(scene, Random(seed))
+    known_module._births = known_module._Births()  # the clock begins anew
     world.machine.log = log
     for step in steps:
         if log is not None:
