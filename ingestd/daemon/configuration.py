@@ -196,18 +196,31 @@ class Configuration:
         return settings
 
     def check_security(self, cluster: str) -> None:
-        """Read the files and variables that a cluster's security names. Raises `ConfigurationError`, naming the key."""
+        """Read the files and variables that a cluster's security names.
+
+        Raises `ConfigurationError`, with a line for each that is wrong, naming the key.
+        """
+        problems = self.security_problems(cluster)
+        said = [f"{self.file}: clusters.{cluster}.{key}: {problem}" for key, problem in problems]
+        if said:
+            raise ConfigurationError("\n".join(said))
+
+    def security_problems(self, cluster: str) -> list[tuple[str, str]]:
+        """What is wrong with the files and variables that a cluster's security names: keys in it, each with why."""
         settings = self.cluster(cluster)
         checks: dict[str, Callable[[], object]] = {key: each.read for key, each in settings.secrets().items()}
         if settings.tls is not None:
             checks["tls"] = partial(client_context, settings.tls)
         if settings.sasl is not None and settings.sasl.token_ca_file is not None:
             checks["sasl.token_ca_file"] = partial(client_context, TlsSettings(ca_file=settings.sasl.token_ca_file))
+        keys: dict[str, str] = {}
         for key, check in checks.items():
             try:
                 check()
             except ConfigurationError as error:
-                raise ConfigurationError(f"{self.file}: clusters.{cluster}.{key}: {error}") from error
+                for problem in str(error).splitlines():
+                    keys.setdefault(problem, key)  # a secret is read for itself, and for what needs it
+        return [(key, problem) for problem, key in keys.items()]
 
     def bootstrap(self, cluster: str) -> tuple[str, ...]:
         """Addresses of a cluster's brokers, for other programs. A running daemon publishes those of embedded brokers.

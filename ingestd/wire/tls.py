@@ -63,17 +63,17 @@ _VERSIONS: Final = {"1.2": ssl.TLSVersion.TLSv1_2, "1.3": ssl.TLSVersion.TLSv1_3
 def client_context(settings: TlsSettings) -> ssl.SSLContext:
     """The context of these settings. It is made again only if one of the files has changed.
 
-    Raises `ConfigurationError`, naming the file.
+    Raises `ConfigurationError`, with a line for each file that is wrong.
     """
     files = (settings.ca_file, settings.certificate_file, settings.key_file)
     return _context(settings, tuple(None if file is None else _stamp(file) for file in files))
 
 
-def _stamp(file: Path) -> tuple[int, int, int]:
+def _stamp(file: Path) -> tuple[int, int, int] | None:
     try:
         found = file.stat()
-    except OSError as error:
-        raise ConfigurationError(f"{file}: can not be read: {error.strerror}") from error
+    except OSError:
+        return None  # whoever reads it says so
     return found.st_mtime_ns, found.st_size, found.st_ino
 
 
@@ -85,18 +85,38 @@ def _context(settings: TlsSettings, _files: tuple[object, ...]) -> ssl.SSLContex
         context.check_hostname = False
         unchecked = "name" if settings.verify == "certificate" else "certificate"
         _log.warning("TLS without a look at the brokers' %s: anybody on the way can pretend to be one", unchecked)
-    if settings.verify == "none":
-        context.verify_mode = ssl.CERT_NONE
-    elif settings.ca_file is None:
-        context.load_default_certs()
-    else:
-        _load_authorities(context, settings.ca_file)
-    if settings.certificate_file is not None:
-        _load_certificate(context, settings.certificate_file, settings.key_file, Secret.of(settings.key_password))
+    problems = []
+    for load in (_load_authorities, _load_certificate):
+        try:
+            load(context, settings)
+        except ConfigurationError as error:
+            problems.append(str(error))
+    if problems:
+        raise ConfigurationError("\n".join(problems))
     return context
 
 
-def _load_authorities(context: ssl.SSLContext, ca_file: Path) -> None:
+def _require_there(*files: Path | None) -> None:
+    """Raises `ConfigurationError`, with a line for each file that is not there."""
+    problems = []
+    for file in filter(None, files):
+        try:
+            file.stat()
+        except OSError as error:
+            problems.append(f"{file}: can not be read: {error.strerror}")
+    if problems:
+        raise ConfigurationError("\n".join(problems))
+
+
+def _load_authorities(context: ssl.SSLContext, settings: TlsSettings) -> None:
+    ca_file = settings.ca_file
+    _require_there(ca_file)
+    if settings.verify == "none":
+        context.verify_mode = ssl.CERT_NONE
+        return
+    if ca_file is None:
+        context.load_default_certs()
+        return
     try:
         context.load_verify_locations(ca_file)
     except ssl.SSLError as error:
@@ -105,9 +125,12 @@ def _load_authorities(context: ssl.SSLContext, ca_file: Path) -> None:
         raise ConfigurationError(f"{ca_file}: can not be read: {error.strerror}") from error
 
 
-def _load_certificate(
-    context: ssl.SSLContext, certificate_file: Path, key_file: Path | None, password: Secret | None
-) -> None:
+def _load_certificate(context: ssl.SSLContext, settings: TlsSettings) -> None:
+    certificate_file, key_file = settings.certificate_file, settings.key_file
+    if certificate_file is None:
+        return
+    password = Secret.of(settings.key_password)
+    _require_there(certificate_file, key_file)
     holder = key_file or certificate_file
 
     def ask() -> str:  # OpenSSL would ask at the terminal if it were given none

@@ -256,6 +256,40 @@ def test_what_can_not_be_read_is_named_by_file_and_key(
     assert str(caught.value) == f"{tmp_path}/ingestd.toml: {message}"
 
 
+def test_all_that_can_not_be_read_of_a_cluster_is_named_at_once(
+    read: Callable[[str], Configuration], tmp_path: Path
+) -> None:
+    """Of a password file, an authority and a client's certificate that are all missing, the first alone was named."""
+    (tmp_path / "empty").touch()
+    configuration = read(
+        f"""tls = {{ca_file='{tmp_path}/empty', certificate_file='/c', key_file='/k', key_password={{file='/kp'}}}}
+sasl = {{mechanism='SCRAM-SHA-512', username='me', password={{file='/p'}}}}"""
+    )
+    with pytest.raises(ConfigurationError) as caught:
+        configuration.check_security("a")
+    gone = "No such file or directory"
+    assert [line.partition("clusters.a.")[2] for line in str(caught.value).splitlines()] == [
+        f"tls.key_password: /kp: a secret can not be read: {gone}",
+        f"sasl.password: /p: a secret can not be read: {gone}",
+        f"tls: {tmp_path}/empty: no certificates in PEM: no certificate or crl found",
+        f"tls: /c: can not be read: {gone}",
+        f"tls: /k: can not be read: {gone}",
+    ]
+
+
+def test_a_password_that_can_not_be_read_is_named_once(
+    read: Callable[[str], Configuration], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It is read for itself, and once more to open the key."""
+    monkeypatch.setattr(
+        "ingestd.daemon.configuration.client_context", lambda tls: tls.key_password and tls.key_password.read()
+    )
+    configuration = read("tls = {certificate_file='/c', key_password={environment='NOT_SET_HERE'}}")
+    with pytest.raises(ConfigurationError) as caught:
+        configuration.check_security("a")
+    assert str(caught.value).count("NOT_SET_HERE") == 1
+
+
 def test_settings_made_in_python_are_held_to_the_same() -> None:
     with pytest.raises(ConfigurationError, match="password: expected one, for PLAIN"):
         SaslSettings("PLAIN", username="me")
