@@ -85,19 +85,19 @@ def run(config: Path, once: bool, engine: str, master: str | None, conf: tuple[s
 def check(config: Path) -> None:
     """Say what is wrong with a configuration.
 
-    CONFIG is the configuration file (TOML). Nothing is started, and no broker is asked. Stored positions that a start
-    would refuse are refused. Files that no tail takes, what this user can not read or write now, and a full disk are
-    warnings.
+    CONFIG is the configuration file (TOML). Nothing is started, and no broker is asked. Certificates, secrets and
+    stored positions that a start would refuse are refused. Files that no tail takes, what this user can not read or
+    write now, and a full disk are warnings.
     """
-    from ingestd.cli.check import check_directories, check_positions, warnings
+    from ingestd.cli.check import check_positions, check_start, warnings
     from ingestd.cli.configured import load_configuration, route_kinds
     from ingestd.cli.figures import in_count
 
     configuration = load_configuration(config)
-    check_directories(configuration)
+    of_security = check_start(configuration)
     unread = check_positions(configuration)
     warned = 0
-    for warning in chain(filter(None, [unread]), warnings(configuration)):
+    for warning in chain(filter(None, [unread]), of_security, warnings(configuration)):
         warned += 1
         print(f"ingestd: warning: {config}: {warning}", file=sys.stderr)
     parts = {

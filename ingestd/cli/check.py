@@ -18,18 +18,40 @@ if TYPE_CHECKING:
     from ingestd.client.client import Client
     from ingestd.daemon.configuration import Configuration
 
-__all__ = ["check_directories", "check_positions", "warnings"]
+__all__ = ["check_positions", "check_start", "warnings"]
 
 
-def check_directories(configuration: Configuration) -> None:
-    """The state directory, and those of embedded brokers, are directories where they are there at all.
+def check_start(configuration: Configuration) -> list[str]:
+    """Refuse the files and directories that a start would end with 2 for. The result: warnings about security.
 
-    Raises `ConfigurationError`, naming the key.
+    Raises `ConfigurationError`, naming the keys.
     """
+    problems = []
     for key, directory in _directories(configuration):
         there = nearest(directory)
         if not there.is_dir():
-            raise ConfigurationError(f"{configuration.file}: {key}: {there} is not a directory; expected one")
+            problems.append(f"{key}: {there} is not a directory; expected one")
+    problems += unusable(configuration)
+    warned: list[str] = []
+    for name, cluster in configuration.clusters.items():
+        if not cluster.embedded:
+            _check_security(configuration, name, problems, warned)
+    if problems:
+        raise ConfigurationError("\n".join(f"{configuration.file}: {problem}" for problem in problems))
+    return warned
+
+
+def _check_security(configuration: Configuration, name: str, problems: list[str], warned: list[str]) -> None:
+    """Add what is wrong with a cluster's security to `problems`, or to `warned` where a start may do without.
+
+    A start reads nothing of a cluster that no route uses. A service may have variables that this process does not have.
+    """
+    is_used = any(name in route.clusters for route in configuration.routes)
+    secrets = configuration.clusters[name].secrets()
+    for key, problem in configuration.security_problems(name):
+        is_variable = key in secrets and secrets[key].environment is not None
+        said = problems if is_used and not is_variable else warned
+        said.append(f"clusters.{name}.{key}: {problem}")
 
 
 def check_positions(configuration: Configuration) -> str | None:
@@ -64,14 +86,7 @@ def warnings(configuration: Configuration) -> Iterator[str]:
         if not os.access(there, os.R_OK | os.W_OK | os.X_OK):
             doing = "written" if there == directory else "created"
             yield f"{key}: {directory} can not be {doing} by this user"
-    yield from unusable(configuration)
     yield from without_room(configuration)
-    for name, cluster in configuration.clusters.items():
-        if not cluster.embedded:
-            try:
-                configuration.check_security(name)
-            except ConfigurationError as error:
-                yield str(error).removeprefix(f"{configuration.file}: ")
     for name, pipeline in configuration.pipelines.items():
         yield from (f"pipelines.{name}.{warning}" for warning in pipeline.warnings())
     for kind in route_kinds().values():

@@ -344,14 +344,12 @@ def test_what_this_user_may_not_read_or_write_is_said(
     assert warned("", logs / "state" / "of") == [f"daemon.state: {logs}/state/of can not be created by this user"]
 
 
+EMBEDDED = "[clusters.c]\nembedded = true\n"
 REMEDY = "gives the daemon's user all of it"
 
 
-def test_files_of_the_state_that_this_user_may_not_write_are_said_and_a_start_refuses_them(
-    warned: Callable[..., list[str]],
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
+def test_files_of_the_state_that_this_user_may_not_write_are_refused_as_a_start_refuses_them(
+    refused_alike: Callable[..., list[str]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A trial as root left them; then the directory alone was given to the daemon's user.
 
@@ -368,16 +366,14 @@ def test_files_of_the_state_that_this_user_may_not_write_are_said_and_a_start_re
         os, "access", lambda path, mode: not (Path(path).name in left and mode & os.W_OK) and allowed(path, mode)
     )
     named = ", ".join(f"{state}/{name}" for name in ("lock", path.name, "broker/c/.lock"))
-    said = f"daemon.state: {named} can not be written by this user; chown -R USER {state} {REMEDY}"
-    assert warned("", state) == [said]
     before = path.read_bytes()
-    assert main(["run", "--once", f"{tmp_path}/ingestd.toml"]) == 2
-    assert capsys.readouterr().err.splitlines()[-1] == f"ingestd: {said}"
+    said = f"daemon.state: {named} can not be written by this user; chown -R USER {state} {REMEDY}"
+    assert refused_alike(EMBEDDED, state) == [said]
     assert path.read_bytes() == before
 
 
-def test_a_state_on_a_disk_that_is_mounted_read_only_is_said_with_its_remedy(
-    warned: Callable[..., list[str]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+def test_a_state_on_a_disk_that_is_mounted_read_only_is_refused_with_its_remedy(
+    refused_alike: Callable[..., list[str]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """`chown` was said to help."""
     path = positions_in(tmp_path / "state")
@@ -386,13 +382,13 @@ def test_a_state_on_a_disk_that_is_mounted_read_only_is_said_with_its_remedy(
         os, "access", lambda given, mode: not (given == path and mode & os.W_OK) and allowed(given, mode)
     )
     monkeypatch.setattr(os, "statvfs", lambda _: os.statvfs_result((*disk[:8], disk.f_flag | os.ST_RDONLY, disk[9])))
-    assert warned("", path.parent) == [
+    assert refused_alike(EMBEDDED, path.parent) == [
         f"daemon.state: {path.parent} is mounted read-only; mount it to be written to (`rw`), or name another one"
     ]
 
 
-def test_a_lock_in_a_brokers_own_directory_that_this_user_may_not_write_is_said_with_its_key(
-    warned: Callable[..., list[str]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+def test_a_lock_in_a_brokers_own_directory_that_this_user_may_not_write_is_refused_with_its_key(
+    refused_alike: Callable[..., list[str]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     data = tmp_path / "data"
     data.mkdir()
@@ -401,7 +397,7 @@ def test_a_lock_in_a_brokers_own_directory_that_this_user_may_not_write_is_said_
     monkeypatch.setattr(
         os, "access", lambda path, mode: not (Path(path).name == ".lock" and mode) and allowed(path, mode)
     )
-    assert warned(f"data = '{data}'\n") == [
+    assert refused_alike(f"{EMBEDDED}data = '{data}'\n") == [
         f"clusters.c.data: {data}/.lock can not be written by this user; chown -R USER {data} {REMEDY}"
     ]
 
@@ -434,9 +430,59 @@ def test_many_files_of_one_fault_are_few_lines(warned: Callable[[str], list[str]
     assert said[-1] == "tails.one.paths: 20 more like these"
 
 
-def test_secrets_and_certificates_that_can_not_be_read_are_said(warned: Callable[[str], list[str]]) -> None:
-    assert warned("[clusters.far]\nbootstrap = ['k:1']\ntls = {ca_file = '/nowhere/ca.pem'}\n") == [
+def secured(keys: str) -> str:
+    return f"[clusters.far]\nbootstrap = ['k:1']\n{keys}\n"
+
+
+@pytest.fixture
+def refused_alike(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Callable[..., list[str]]:
+    """What `check`, and then `run --once`, say of a configuration. Both end with 2."""
+
+    def refused_alike(text: str, state: Path | None = None) -> list[str]:
+        file = tmp_path / "ingestd.toml"
+        file.write_text(f"[daemon]\nstate = '{state or tmp_path / 'state'}'\nhttp = ''\n{text}")
+        assert main(["check", str(file)]) == 2
+        checked = capsys.readouterr()
+        assert not checked.out
+        assert main(["run", "--once", str(file)]) == 2
+        ran = [line for line in capsys.readouterr().err.splitlines() if not line.startswith("{")]  # without its log
+        said = [line.removeprefix(f"ingestd: {file}: ") for line in checked.err.splitlines()]
+        assert [line.removeprefix("ingestd: ").removeprefix(f"{file}: ") for line in ran] == said
+        return said
+
+    return refused_alike
+
+
+def test_secrets_and_certificates_that_can_not_be_read_are_refused_as_a_start_refuses_them(
+    refused_alike: Callable[..., list[str]], tmp_path: Path
+) -> None:
+    """`check` said "good, with 1 warning" and ended with 0. So `check && systemctl restart` ended the service."""
+    (tmp_path / "cert.pem").touch()
+    certificate = f"certificate_file = '{tmp_path}/cert.pem', key_file = '{tmp_path}/cert.pem'"
+    keys = (
+        f"tls = {{ca_file = '/nowhere/ca.pem', {certificate}}}\n"
+        "sasl = {mechanism = 'SCRAM-SHA-512', username = 'me', password = {file = '/nowhere/p'}}\n"
+    )
+    tables = secured(keys) + tail("one", tmp_path / "*.log").replace("'c'", "'far'")
+    said = refused_alike(tables)
+    assert said[:2] == [
+        "clusters.far.sasl.password: /nowhere/p: a secret can not be read: No such file or directory",
+        "clusters.far.tls: /nowhere/ca.pem: can not be read: No such file or directory",
+    ]
+    assert "expected a certificate in PEM" in said[2]
+
+
+def test_what_a_start_does_not_read_or_may_find_elsewhere_is_a_warning(
+    warned: Callable[[str], list[str]], tmp_path: Path
+) -> None:
+    """A start reads nothing of a cluster without routes. A unit of systemd may set variables that a shell has not."""
+    assert warned(secured("tls = {ca_file = '/nowhere/ca.pem'}")) == [
         "clusters.far.tls: /nowhere/ca.pem: can not be read: No such file or directory"
+    ]
+    sasl = "sasl = {mechanism = 'SCRAM-SHA-512', username = 'me', password = {environment = 'NOT_SET_HERE'}}\n"
+    (tmp_path / "a.log").touch()
+    assert warned(secured(sasl) + tail("one", tmp_path / "*.log").replace("'c'", "'far'")) == [
+        "clusters.far.sasl.password: environment variable NOT_SET_HERE: empty or not set; expected a secret"
     ]
 
 
