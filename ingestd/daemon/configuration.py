@@ -112,9 +112,10 @@ class ClusterSettings:
     bootstrap: tuple[BrokerAddress, ...] = ()
     """Addresses (`HOST:PORT`) to ask first for the cluster's brokers."""
     tls: TlsSettings | None = None
-    """TLS, with keys as below; `{}` verifies brokers with the authorities that the system trusts."""
+    """TLS, with keys as below; `{}` verifies brokers with the authorities that the system trusts. Paths of files are
+    absolute."""
     sasl: SaslSettings | None = None
-    """The account of this host at the cluster's brokers, with keys as below."""
+    """The account of this host at the cluster's brokers, with keys as below. Paths of files are absolute."""
     create_topics: bool = True
     """Whether a topic that is not there may be created by writing to it."""
     listen: Address = "127.0.0.1:0"

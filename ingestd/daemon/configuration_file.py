@@ -31,6 +31,16 @@ __all__ = ["file_class", "load"]
 _NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
 _TWICE: Final = re.compile(r"Cannot declare \((.*)\) twice")
 _QUOTED: Final = re.compile(r"'([^']*)'")
+_FILES: Final = (
+    ("tls", "ca_file"),
+    ("tls", "certificate_file"),
+    ("tls", "key_file"),
+    ("tls", "key_password", "file"),
+    ("sasl", "password", "file"),
+    ("sasl", "client_secret", "file"),
+    ("sasl", "token_ca_file"),
+)
+"""Keys of a cluster that name a file to read."""
 
 
 def load(path: str | Path, kinds: Mapping[str, type[Route]]) -> Configuration:
@@ -54,6 +64,7 @@ def load(path: str | Path, kinds: Mapping[str, type[Route]]) -> Configuration:
             document.fault((section, name), "expected a name of letters, digits, '.', '_' and '-'", show=False)
     _check_routes(document, kinds, read)
     _check_data(document, read.daemon, read.clusters)
+    _check_files(document)
     _check_pipelines(document, read.pipelines)
     if not document.faults and not tables:
         expected = f"expected [clusters.NAME], and what uses it, as [{[*kinds, 'pipelines'][0]}.NAME] does"
@@ -144,6 +155,17 @@ def _check_routes(document: Document, sections: Iterable[str], read: Any) -> Non
         for name in _names(document, section):
             if names.setdefault(name, section) != section:
                 document.fault((section, name), f"[{names[name]}.{name}] has the same name", show=False)
+
+
+def _check_files(document: Document) -> None:
+    """A service is started in another directory than `check`: a relative path would lead elsewhere."""
+    for name in _names(document, "clusters"):
+        for keys in _FILES:
+            key = ("clusters", name, *keys)
+            path = document.look_up(key)
+            is_clear = document.unclear.isdisjoint(key[:steps] for steps in range(2, len(key) + 1))
+            if is_clear and isinstance(path, str) and not path.startswith("/"):
+                document.fault(key, 'expected an absolute path, as in "/etc/ingestd/NAME"')
 
 
 def _check_data(document: Document, daemon: DaemonSettings, clusters: Mapping[str, ClusterSettings]) -> None:

@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from ingestd.daemon.configuration import Configuration
 
 HIDDEN = "hunter2"
+ABSOLUTE = 'expected an absolute path, as in "/etc/ingestd/NAME"'
 BEARER = "mechanism='OAUTHBEARER', token_endpoint='https://id.test/token', client_id='me', client_secret='hunter2'"
 
 
@@ -165,6 +166,22 @@ did you mean 'SCRAM-SHA-512'?""",
         (
             f"tls = {{}}\nsasl = {{{BEARER}, extensions={{auth='hunter2'}}}}",
             "sasl.extensions = (hidden): expected names of letters other than auth, not 'auth'",
+        ),
+        ("tls = {ca_file='ca'}", f'tls.ca_file = "ca": {ABSOLUTE}'),
+        ("tls = {certificate_file='~/c'}", f'tls.certificate_file = "~/c": {ABSOLUTE}'),
+        ("tls = {certificate_file='/c', key_file='k'}", f'tls.key_file = "k": {ABSOLUTE}'),
+        (
+            "tls = {certificate_file='/c', key_password={file='p'}}",
+            f'tls.key_password.file = "p": {ABSOLUTE}',
+        ),
+        (
+            "sasl = {mechanism='SCRAM-SHA-512', username='me', password={file='p'}}",
+            f'sasl.password.file = "p": {ABSOLUTE}',
+        ),
+        (f"tls = {{}}\nsasl = {{{BEARER}, token_ca_file='ca'}}", f'sasl.token_ca_file = "ca": {ABSOLUTE}'),
+        (
+            "tls = {}\nsasl = {" + BEARER.replace("'hunter2'", "{file='s'}") + "}",
+            f'sasl.client_secret.file = "s": {ABSOLUTE}',
         ),
         (
             f"tls = {{}}\nsasl = {{{BEARER}, extensions={{a=1}}}}",
