@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import logging
 import os
 from typing import TYPE_CHECKING
 
@@ -48,10 +50,29 @@ def _check_security(configuration: Configuration, name: str, problems: list[str]
     """
     is_used = any(name in route.clusters for route in configuration.routes)
     secrets = configuration.clusters[name].secrets()
-    for key, problem in configuration.security_problems(name):
+    with _logged() as logged:
+        found = configuration.security_problems(name)
+    warned += (f"clusters.{name}: {line}" for line in logged)
+    for key, problem in found:
         is_variable = key in secrets and secrets[key].environment is not None
         said = problems if is_used and not is_variable else warned
         said.append(f"clusters.{name}.{key}: {problem}")
+
+
+@contextlib.contextmanager
+def _logged() -> Iterator[list[str]]:
+    """What is logged meanwhile, and would be logged at a start. It goes nowhere else."""
+    lines: list[str] = []
+    handler = logging.Handler(logging.WARNING)
+    handler.emit = lambda record: lines.append(record.getMessage())  # type: ignore[method-assign]
+    log = logging.getLogger("ingestd")
+    log.addHandler(handler)
+    log.propagate, before = False, log.propagate
+    try:
+        yield lines
+    finally:
+        log.propagate = before
+        log.removeHandler(handler)
 
 
 def check_positions(configuration: Configuration) -> str | None:

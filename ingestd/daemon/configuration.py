@@ -17,7 +17,7 @@ from ingestd.daemon.fields import Address, BrokerAddress, Expected, Seconds, is_
 from ingestd.daemon.security import SaslSettings  # noqa: TC001 - types of fields are looked up when a file is read
 from ingestd.errors import ConfigurationError, WrongSetting
 from ingestd.wire.connection import ConnectionSettings
-from ingestd.wire.secret import Secret
+from ingestd.wire.secret import Secret, warn_if_others_can_read
 from ingestd.wire.tls import TlsSettings, client_context
 
 if TYPE_CHECKING:
@@ -207,8 +207,13 @@ class Configuration:
             raise ConfigurationError("\n".join(said))
 
     def security_problems(self, cluster: str) -> list[tuple[str, str]]:
-        """What is wrong with the files and variables that a cluster's security names: keys in it, each with why."""
+        """What is wrong with the files and variables that a cluster's security names: keys in it, each with why.
+
+        What is less safe than it could be is logged: a secret that everybody can read.
+        """
         settings = self.cluster(cluster)
+        if any(secret.value is not None for secret in settings.secrets().values()):
+            warn_if_others_can_read(self.file)
         checks: dict[str, Callable[[], object]] = {key: each.read for key, each in settings.secrets().items()}
         if settings.tls is not None:
             checks["tls"] = partial(client_context, settings.tls)

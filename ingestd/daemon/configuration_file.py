@@ -19,7 +19,6 @@ from ingestd.daemon.configuration import (
 from ingestd.daemon.fields import RestOfFile
 from ingestd.daemon.pipelines import PipelineSettings, same_directory
 from ingestd.daemon.tables import Document, Fault, FaultyConfiguration
-from ingestd.wire.secret import warn_if_others_can_read
 
 if TYPE_CHECKING:
     from collections.abc import Hashable, Iterable
@@ -71,8 +70,6 @@ def load(path: str | Path, kinds: Mapping[str, type[Route]]) -> Configuration:
         document.fault((), f"nothing to do in it; {expected}", show=False)
     if document.faults:
         raise FaultyConfiguration(document.faults)
-    if any(secret.value is not None for cluster in read.clusters.values() for secret in cluster.secrets().values()):
-        warn_if_others_can_read(path)
     routes = [route for section in kinds for route in getattr(read, section).values()]
     return Configuration(path, read.daemon, read.clusters, tuple(routes), read.pipelines)
 

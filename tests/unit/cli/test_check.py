@@ -28,6 +28,7 @@ from ingestd.mirror.route import MirrorRoute
 from ingestd.tail.file_id import FileId
 from ingestd.tail.known import Known
 from ingestd.tail.route import TailRoute
+from ingestd.wire import secret
 from ingestd.wire.secret import Secret
 from ingestd.wire.tls import TlsSettings
 
@@ -484,6 +485,22 @@ def test_what_a_start_does_not_read_or_may_find_elsewhere_is_a_warning(
     assert warned(secured(sasl) + tail("one", tmp_path / "*.log").replace("'c'", "'far'")) == [
         "clusters.far.sasl.password: environment variable NOT_SET_HERE: empty or not set; expected a secret"
     ]
+
+
+@pytest.mark.parametrize("name", ["ingestd.toml", "password"])
+def test_a_secret_that_everybody_can_read_is_a_warning(
+    warned: Callable[[str], list[str]], tmp_path: Path, name: str
+) -> None:
+    """It was a line without `ingestd: warning:`, and `check` said "good" without a warning."""
+    secret.warn_if_others_can_read.cache_clear()
+    (tmp_path / "password").write_text("x")
+    for file in ("ingestd.toml", "password"):
+        (tmp_path / file).touch()
+        (tmp_path / file).chmod(0o644 if file == name else 0o600)
+    password = "'x'" if name == "ingestd.toml" else f"{{file = '{tmp_path}/password'}}"
+    keys = f"sasl = {{mechanism = 'SCRAM-SHA-512', username = 'me', password = {password}}}"
+    said = "every user of this machine can read the secret in it; chmod o= would end that"
+    assert warned(secured(keys)) == [f"clusters.far: {tmp_path}/{name} (-rw-r--r--): {said}"]
 
 
 @pytest.mark.parametrize("below", ["", "/state"])

@@ -215,7 +215,9 @@ def test_a_secret_in_a_file_for_everybody_is_in_the_log(
     secret.warn_if_others_can_read.cache_clear()
     (tmp_path / "ingestd.toml").touch(mode=0o644)
     with caplog.at_level(logging.WARNING, "ingestd"):
-        read(f"sasl = {{mechanism='SCRAM-SHA-512', username='me', password={given}}}")
+        configuration = read(f"sasl = {{mechanism='SCRAM-SHA-512', username='me', password={given}}}")
+        assert not caplog.records, "the log is not set up before the configuration is read"
+        configuration.check_security("a")
     said = "every user of this machine can read the secret in it; chmod o= would end that"
     assert [record.getMessage() for record in caplog.records] == [f"{tmp_path}/ingestd.toml (-rw-r--r--): {said}"]
 
@@ -225,8 +227,11 @@ def test_a_secret_elsewhere_says_nothing_of_the_configuration(
 ) -> None:
     secret.warn_if_others_can_read.cache_clear()
     (tmp_path / "ingestd.toml").touch(mode=0o644)
+    (tmp_path / "p").touch(mode=0o600)
+    (tmp_path / "p").write_text(HIDDEN)
     with caplog.at_level(logging.WARNING, "ingestd"):
-        read("sasl = {mechanism='SCRAM-SHA-512', username='me', password={file='/p'}}")
+        sasl = f"sasl = {{mechanism='SCRAM-SHA-512', username='me', password={{file='{tmp_path}/p'}}}}"
+        read(sasl).check_security("a")
     assert not caplog.records
 
 
