@@ -15,6 +15,7 @@ from ingestd.records.decode import decode_records
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from ingestd.errors import IngestdError
     from ingestd.producer.delivery import Delivered
     from ingestd.producer.ledger import Ledger
     from ingestd.records.decode import Record
@@ -68,6 +69,13 @@ def _encode(records: Sequence[Record], compression: Compression) -> bytearray:
     return built
 
 
+def _in_part(error: IngestdError, where: str) -> IngestdError:
+    """The same error, which says where. A Kafka error names its code once."""
+    if isinstance(error, KafkaError):
+        return KafkaError(error.code, f"{where}: {error.detail}" if error.detail else where)
+    return type(error)(f"{where}: {error}")
+
+
 class _Joined:
     """Joins two deliveries to one. Called once for each half."""
 
@@ -85,8 +93,7 @@ class _Joined:
         error = other.error or half.error
         in_part = error is not None and (other.error is None or half.error is None)
         if error is not None and in_part and _IN_PART not in str(error):  # a half may have been split again
-            detail = f"{half.topic}[{half.partition}]: {_IN_PART}: {error}"
-            error = KafkaError(error.code, detail) if isinstance(error, KafkaError) else type(error)(detail)
+            error = _in_part(error, f"{half.topic}[{half.partition}]: {_IN_PART}")
         whole = Delivery(
             half.topic,
             half.partition,

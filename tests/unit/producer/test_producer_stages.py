@@ -548,9 +548,10 @@ async def test_a_record_that_is_too_large_is_said_once_however_often_its_batch_w
         await producer.flush(10.0)
     assert cluster.logs[0].values[1:] == [b"%d" % number for number in range(8)]
     assert len(ends) == 1
-    said = "part of a batch that was split because of its size failed: MESSAGE_TOO_LARGE (10)"
-    assert str(ends[0].error).count("part of a batch") == 1
-    assert said in str(ends[0].error)
+    said = str(ends[0].error)
+    assert said.startswith("MESSAGE_TOO_LARGE (10): events[")
+    assert "]: part of a batch that was split because of its size failed" in said
+    assert (said.count("part of a batch"), said.count("MESSAGE_TOO_LARGE")) == (1, 1)
 
 
 @in_simulation
