@@ -46,6 +46,8 @@ __all__ = [
 _WORDS: Final = {bool: "True or False", int: "a whole number", float: "a number", str: "a string"}
 _SHOWN: Final = (bool, int, float, str, type(None), Enum)
 """What a message may show as it is: of anything else it names the class."""
+_CLOSE: Final = 0.65
+"""How alike a name must be that was perhaps meant: `tial` and `tails` are, `filename_header` and `leave_after` not."""
 
 
 _ADDRESS: Final = re.compile(r"(?:\[([0-9A-Fa-f]*:[0-9A-Fa-f:.]*(?:%\w+)?)\]|([^\s/@:\[\]]+)):([0-9]{1,5})", re.ASCII)
@@ -239,7 +241,7 @@ def is_of(value: object, kind: type) -> bool:
 
 def closest(given: str, known: Iterable[str]) -> list[str]:
     """The one of `known` that is close to `given`, if there is one."""
-    return difflib.get_close_matches(given, list(known), n=1)
+    return difflib.get_close_matches(given, list(known), n=1, cutoff=_CLOSE)
 
 
 def did_you_mean(given: str, known: Iterable[str]) -> str:

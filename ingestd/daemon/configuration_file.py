@@ -6,7 +6,7 @@ import os
 import re
 import tomllib
 from collections.abc import Mapping
-from dataclasses import field, make_dataclass
+from dataclasses import field, fields, make_dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
@@ -18,7 +18,7 @@ from ingestd.daemon.configuration import (
 )
 from ingestd.daemon.fields import RestOfFile
 from ingestd.daemon.pipelines import PipelineSettings, same_directory
-from ingestd.daemon.tables import Document, Fault, FaultyConfiguration
+from ingestd.daemon.tables import Document, Fault, FaultyConfiguration, dotted
 
 if TYPE_CHECKING:
     from collections.abc import Hashable, Iterable
@@ -57,6 +57,7 @@ def load(path: str | Path, kinds: Mapping[str, type[Route]]) -> Configuration:
         if document.look_up((section, name, "name")) is not None:
             document.fault((section, name, "name"), "unknown key")
     met = {section: kinds[section] if section in document.content else Any for section in kinds}
+    _refuse_dots(document, {"clusters": ClusterSettings, **met, "pipelines": PipelineSettings})
     read = document.read(file_class(met), _rest_of_file(document.content))
     for section, name in tables:
         if not _NAME.fullmatch(name):
@@ -95,6 +96,10 @@ def _parse(path: Path) -> dict[str, Any]:
 
 def _in_our_words(problem: str) -> str:
     """What `tomllib` says of what is there twice, or not in quotes, as the writer of a configuration sees it."""
+    if "Illegal character '\\n'" in problem:
+        return f"{problem}; a closing quote may be missing in that line"
+    if "Unescaped '\\'" in problem:
+        return f"{problem}; a regular expression stands in single quotes"
     problem = problem.replace("Cannot overwrite a value", "a key is there a second time")
     problem = problem.replace("Invalid value", "this is no value; text stands in quotes")
     return _TWICE.sub(lambda found: f"[{'.'.join(_QUOTED.findall(found[1]))}] is there a second time", problem)
@@ -113,6 +118,22 @@ def file_class(kinds: Mapping[str, Any]) -> type:
 def _names(document: Document, section: str) -> list[str]:
     tables = document.look_up((section,))
     return list(tables) if isinstance(tables, dict) else []
+
+
+def _refuse_dots(document: Document, kinds: Mapping[str, Any]) -> None:
+    """Say once what is wrong with `[tails.a.b]`. TOML reads a table `b` in `[tails.a]`, where all keys are missing."""
+    for section, kind in kinds.items():
+        for name in _names(document, section):
+            tables = document.look_up((section, name))
+            if _holds_only_tables(tables) and tables.keys().isdisjoint(each.name for each in fields(kind)):
+                for each in tables:
+                    quoted = dotted((section, f"{name}.{each}"))
+                    document.fault((section, name, each), f"a name with a dot needs quotes: [{quoted}]", show=False)
+                document.unclear.add((section, name))
+
+
+def _holds_only_tables(given: Any) -> bool:
+    return isinstance(given, dict) and bool(given) and all(isinstance(each, dict) for each in given.values())
 
 
 def _rest_of_file(content: dict[str, Any]) -> RestOfFile:

@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     Key = tuple[str | int, ...]
     Wrong = dict[str, Any]
 
-__all__ = ["Document", "Fault", "FaultyConfiguration"]
+__all__ = ["Document", "Fault", "FaultyConfiguration", "dotted"]
 
 _BARE_KEY: Final = re.compile(r"[A-Za-z0-9_-]+")
 _SECRET_KEY: Final = re.compile(r"passw|secret|token|credential|private|sasl|auth", re.IGNORECASE)
@@ -57,6 +57,14 @@ _EXPECTED: Final = {
     "tuple_type": "an array",
 }
 """What a value of a wrong type should have been, by pydantic's type of the error."""
+_BYTES: Final = "a whole number of bytes, as in 1048576"
+_INSTEAD: Final = (
+    ("tails", re.compile("multi_?line"), "; lines are not joined: do that in what consumes the topic"),
+    ("tails", re.compile("header"), "; tails add no headers"),
+    ("clusters", re.compile("skip_?verify|insecure_"), '; with `tls = {verify = "none"}` nothing is verified'),
+)
+"""What there is in place of keys that other shippers have: by section and key."""
+_SCHEME: Final = re.compile(r"[a-z][a-z0-9+.-]*://", re.IGNORECASE)
 _ALTERNATIVE: Final = "\0alternative "
 """How a step into an alternative of a union begins, among pydantic's steps to what is wrong."""
 
@@ -136,7 +144,7 @@ class Document:
                 table, name = key[:-1], str(key[-1])
                 known = _keys(kind, table)
                 unknown = "unknown key" if table else "unknown table"
-                self.fault(key, unknown + did_you_mean(name, known), show=bool(table))
+                self.fault(key, unknown + (_instead(key) or did_you_mean(name, known)), show=bool(table))
                 given = self.look_up(table)
                 self.unclear |= {(*table, meant) for meant in closest(name, known) if meant not in given}
             case _ if isinstance(error, WrongSetting):
@@ -144,7 +152,8 @@ class Document:
             case _:
                 expected = _expected(wrong)
                 assert error or expected, f"{wrong['type']} has no words in _EXPECTED"
-                self.fault(key, str(error or f"expected {expected}{self._hint(key, expected)}"))
+                problem = f"{error}{self._remark(key, str(error))}" if error else None
+                self.fault(key, problem or f"expected {expected}{self._hint(key, expected)}")
 
     def _note_refusal(self, key: Key, wrong: Sequence[WrongSetting]) -> None:
         """Note what a class does not take together in the table at `key`, once. Refused again, the table is taken out.
@@ -173,12 +182,25 @@ class Document:
         value = self.look_up(key)
         if not isinstance(value, str):
             return ""
+        if expected in (_EXPECTED["float_type"], _BYTES):
+            return ", without quotes and unit"
         if "array" in expected:
             shown = _shown(key, value)
             if key[-1] == "bootstrap":  # other clients take several in one string
                 shown = re.sub(", *", '", "', shown)
             return f", as in [{shown}]" if shown.endswith('"') else ""  # not hidden and not cut off
         return did_you_mean(value, re.findall(r"'([^']*)'", expected))
+
+    def _remark(self, key: Key, problem: str) -> str:
+        """The end of a message about a refused address or path: what in it has no meaning here."""
+        value = self.look_up(key)
+        if not isinstance(value, str):
+            return ""
+        if "HOST:PORT" in problem and (scheme := _SCHEME.match(value)):
+            return f", without {scheme[0]}"
+        if "absolute path" in problem and (value.startswith("~") or "$" in value):
+            return "; ~ and $NAME are not expanded here"
+        return ""
 
     def look_up(self, key: Sequence[str | int]) -> Any:
         """The value at `key`; None if there is none."""
@@ -236,6 +258,8 @@ def _with_default(schema: dict[str, Any]) -> dict[str, Any]:
 
 def _expected(wrong: Wrong) -> str:
     """What was expected in the place of a value of a wrong type; empty if the type is right."""
+    if wrong["type"] == "int_type" and str(wrong["loc"][-1]).endswith("_bytes"):
+        return _BYTES
     return _EXPECTED.get(wrong["type"]) or str(wrong.get("ctx", {}).get("expected", ""))
 
 
@@ -257,6 +281,12 @@ def _fitting(found: Iterable[Any]) -> list[Wrong]:
         best: list[Wrong] = min(of_its_type, key=len, default=[])
         fitting += best or [{"loc": key, "type": "union", "ctx": {"expected": expected}}]
     return fitting
+
+
+def _instead(key: Key) -> str:
+    """The end of a message about an unknown key: what there is in its place, if that is known."""
+    found = (said for section, name, said in _INSTEAD if section == key[0] and name.search(str(key[-1])))
+    return next(found, "")
 
 
 def _keys(hint: Any, steps: Sequence[str | int]) -> list[str]:

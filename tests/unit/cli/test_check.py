@@ -211,6 +211,14 @@ def test_how_much_room_a_batch_has_is_known_beside_other_faults_of_the_daemon(ch
     assert {fault.split(" = ")[0] for fault in check(with_faults({**batch, "daemon": room}))} == {"daemon.arena_bytes"}
 
 
+@pytest.mark.parametrize("path", ["~/x.log", "${HOME}/x.log"])
+def test_a_path_with_what_a_shell_expands_is_refused_with_why(check: Check, path: str) -> None:
+    (said,) = check(with_faults({"tails.a": {"paths": f"['{path}']"}}))
+    assert said.endswith("; ~ and $NAME are not expanded here")
+    (said,) = check(with_faults({"tails.a": {"paths": "['x.log']"}}))
+    assert "expanded" not in said
+
+
 @pytest.fixture
 def logs(tmp_path: Path) -> Path:
     directory = tmp_path / "logs"

@@ -163,8 +163,9 @@ def test_check_says_what_is_configured(config, capsys: pytest.CaptureFixture[str
 def test_check_shows_every_fault_on_a_line_of_its_own(config, capsys: pytest.CaptureFixture[str]) -> None:
     file = config(GOOD + "lingr = 1\nlinger = 'x'\n[mirrored.a]\n")
     assert main(["check", file]) == 2
+    seconds = "expected a finite number of seconds, as in 0.05, without quotes and unit"
     assert capsys.readouterr().err.splitlines() == [
-        f'ingestd: {file}: tails.access.linger = "x": expected a finite number of seconds, as in 0.05',
+        f'ingestd: {file}: tails.access.linger = "x": {seconds}',
         f"ingestd: {file}: tails.access.lingr = 1: unknown key; did you mean 'linger'?",
         f"ingestd: {file}: mirrored: unknown table; did you mean 'mirrors'?",
     ]

@@ -70,6 +70,8 @@ class ToyTail:
         return [] if self.level is None else [Claim("level", self.level, f"level {self.level}")]
 
 
+SECONDS = "expected a finite number of seconds, as in 0.05"
+BYTES = "a whole number of bytes, as in 1048576"
 KINDS: dict[str, Any] = {"tails": ToyTail}
 
 GOOD = """
@@ -163,6 +165,19 @@ def test_a_good_file_becomes_values(read) -> None:
     )
 
 
+def test_a_name_with_a_dot_needs_quotes_and_that_is_said_once(faults) -> None:
+    """It was four faults: an unknown key, and three keys that are missing."""
+    assert faults(
+        with_tail("[tails.a.b]\npaths=['/b']\ncluster='local'\ntopic='t'\n[clusters.c.d]\nembedded=true")
+    ) == [
+        'clusters.c.d: a name with a dot needs quotes: [clusters."c.d"]',
+        'tails.a.b: a name with a dot needs quotes: [tails."a.b"]',
+    ]
+    assert faults("[clusters.c.tls]\nverify='none'") == [
+        'clusters.c.bootstrap: expected addresses, as in ["kafka-1:9092"], or `embedded = true`'
+    ], "a table that a cluster has"
+
+
 def test_an_empty_file_is_refused_with_what_is_expected(faults) -> None:
     assert faults("") == ["nothing to do in it; expected [clusters.NAME], and what uses it, as [tails.NAME] does"]
     assert faults("tail = 1") == ["tail: unknown table; did you mean 'tails'?"]
@@ -199,7 +214,12 @@ def test_the_values_are_unpickled_without_what_reads_a_file(read, tmp_path: Path
             'compression = "zst"',
             "tails.access.compression = \"zst\": expected 'none', 'lz4' or 'zstd'; did you mean 'zstd'?",
         ),
-        ('linger = "50ms"', 'tails.access.linger = "50ms": expected a finite number of seconds, as in 0.05'),
+        (
+            'linger = "50ms"',
+            'tails.access.linger = "50ms": expected a finite number of seconds, as in 0.05, without quotes and unit',
+        ),
+        ("batch_bytes = '1MB'", f'tails.access.batch_bytes = "1MB": expected {BYTES}, without quotes and unit'),
+        ("batch_bytes = 1.5", f"tails.access.batch_bytes = 1.5: expected {BYTES}"),
         ("linger = true", "tails.access.linger = true: expected a finite number of seconds, as in 0.05"),
         ("linger = nan", "tails.access.linger = NaN: expected a finite number of seconds, as in 0.05"),
         ("linger = -1e999", "tails.access.linger = -Infinity: expected a finite number of seconds, as in 0.05"),
@@ -226,6 +246,12 @@ def test_the_values_are_unpickled_without_what_reads_a_file(read, tmp_path: Path
         ("naming = {template = '', length = 'x'}", 'tails.access.naming.length = "x": expected a whole number'),
         ("naming = {tmplate = ''}", "tails.access.naming.tmplate = \"\": unknown key; did you mean 'template'?"),
         ("name = 'x'", 'tails.access.name = "x": unknown key'),
+        ("leaf_aftr_x = 1", "tails.access.leaf_aftr_x = 1: unknown key"),  # nothing is near
+        (
+            "multi_line = 1",
+            "tails.access.multi_line = 1: unknown key; lines are not joined: do that in what consumes the topic",
+        ),
+        ("filename_header = 'x'", 'tails.access.filename_header = "x": unknown key; tails add no headers'),
     ],
 )
 def test_a_wrong_key_of_a_route_is_refused_by_name(faults, line: str, fault: str) -> None:
@@ -489,6 +515,19 @@ def test_a_wrong_key_of_a_route_is_refused_by_name(faults, line: str, fault: str
         ("[clusters.c]\ntopic = j5", "is not TOML: this is no value; text stands in quotes (at line 2, column 9)"),
         ("pipelines.p = {source=2020-01-01, sink=1}", "pipelines.p.source = 2020-01-01: expected a table"),
         ("a = ", "is not TOML"),
+        (
+            "a = 'x'\nb = \"y\nc = 1",
+            r"Illegal character '\n' (at line 2, column 7); a closing quote may be missing in that line",
+        ),
+        (r'a = "\d"', r"Unescaped '\' in a string (at line 1, column 8); a regular expression stands in single quotes"),
+        (
+            "[clusters.a]\nbootstrap = ['kafka://b:9092']",
+            'bootstrap[0] = "kafka://b:9092": expected an address "HOST:PORT" with a port from 1 to 65535, without kafka://',
+        ),
+        (
+            "[clusters.a]\nbootstrap = ['b:1']\ntls = {insecure_skip_verify = true}",
+            'insecure_skip_verify = true: unknown key; with `tls = {verify = "none"}` nothing is verified',
+        ),
         ("[a]\nb = 1\nb = 2\nc = 3", "is not TOML: a key is there a second time (at line 3, column 6)"),
         ("[a.b]\n[a.b]", "is not TOML: [a.b] is there a second time (at line 2, column 5)"),
         (f"a = {'1' * 5000}", "is not TOML"),
