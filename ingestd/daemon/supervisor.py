@@ -395,9 +395,8 @@ class Supervisor:
             sources = "1 source" if len(ends) == 1 else f"{len(ends)} sources"
             named = ", ".join(shard.found.display_name for shard in islice(self._shards, SOURCES_NAMED))
             more = ", …" if len(ends) > SOURCES_NAMED else ""
-            self._failures.append(
-                f"stopped before the end of {sources} ({named}{more}): at least {size} bytes are not delivered"
-            )
+            rest = f"at least {size} bytes are not delivered" if size else "how much is not delivered is not known"
+            self._failures.append(f"stopped before the end of {sources} ({named}{more}): {rest}")
 
     async def _end(self) -> None:
         deadline = Deadline.after(END_TIMEOUT)

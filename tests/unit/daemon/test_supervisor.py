@@ -324,6 +324,16 @@ async def test_what_a_worker_asks_while_it_drains_is_answered(make, monkeypatch)
     await stops(running)
 
 
+async def test_a_run_with_an_end_that_looked_into_no_source_does_not_know_how_much_is_left(make):
+    """It said that at least 0 bytes are not delivered."""
+    route = FakeRoute((Found("a", 0, {}, None),))
+    made = make(route, once=True, once_patience=0.01)
+    running = asyncio.create_task(made.run())
+    route.looked.set()
+    summary = await ends(running)
+    assert summary.failures[-1] == "stopped before the end of 1 source (a): how much is not delivered is not known"
+
+
 async def test_a_run_with_an_end_gives_up_when_nothing_is_acknowledged_for_long(make, monkeypatch):
     route = FakeRoute((Found("a", 2, {}, 9),))
     made = make(route, once=True, once_patience=0.01)
