@@ -37,7 +37,7 @@ from ingestd import (
     TlsSettings,
     TopicPartition,
 )
-from ingestd.checks import Checks, require_mapping, require_seconds
+from ingestd.checks import Checks, did_you_mean, require_mapping, require_seconds
 from ingestd.errors import Closed, ConfigurationError, KafkaError, WrongSetting
 from ingestd.producer.partitioners import consistent_crc32
 
@@ -115,6 +115,12 @@ def test_a_wrong_setting_is_refused_by_name_where_it_is_made(
     with pytest.raises(ConfigurationError, match=expected) as refused:
         kind(**given)
     assert "hidden" not in str(refused.value)
+
+
+def test_a_far_fetched_name_is_not_asked_for() -> None:
+    # `filename_header` was asked whether it means `leave_after`.
+    assert did_you_mean("filename_header", ["paths", "leave_after"]) == ""
+    assert did_you_mean("tial", ["clusters", "tails"]) == "; did you mean 'tails'?"
 
 
 def test_what_means_the_same_is_taken() -> None:

@@ -246,7 +246,6 @@ def test_the_values_are_unpickled_without_what_reads_a_file(read, tmp_path: Path
         ("naming = {template = '', length = 'x'}", 'tails.access.naming.length = "x": expected a whole number'),
         ("naming = {tmplate = ''}", "tails.access.naming.tmplate = \"\": unknown key; did you mean 'template'?"),
         ("name = 'x'", 'tails.access.name = "x": unknown key'),
-        ("leaf_aftr_x = 1", "tails.access.leaf_aftr_x = 1: unknown key"),  # nothing is near
         (
             "multi_line = 1",
             "tails.access.multi_line = 1: unknown key; lines are not joined: do that in what consumes the topic",
