@@ -283,15 +283,11 @@ class Searches:
         found: list[tuple[Place, Witness]] = []
         for place in self._rotations(search, search.names):
             came = place.modified if place.codec else place.file.birth
-            if not birth_of(search.source) <= came <= known.modified or search.taken(place):
-                continue
-            if self._claimed.get(place.file, search.source) == search.source and not place.file.same(known.file):
-                with suppress(OSError), _opened(place) as text:  # damaged: its reader says so
-                    head = text.read(0, witness.head_bytes)
-                    end = _end_of(text)
-                    copied = witness_before(text, end) if witness.head_bytes <= end < search.position else None
-                    if copied is not None and witness.begins(head):
-                        found.append((place, copied.with_head(head)))
+            another = search.taken(place) or place.file.same(known.file) or place.file in self._claimed
+            if birth_of(search.source) <= came <= known.modified and not another:
+                copied = _beginning_in(place, witness)
+                if copied is not None and copied.at < search.position:
+                    found.append((place, copied))
         return tuple(found)
 
     def _between(self, search: Search, now: Place | None) -> tuple[tuple[Place, ...], tuple[Place, ...]]:
@@ -452,6 +448,16 @@ def _opened(place: Place) -> Iterator[Text]:
         if not identify(text.descriptor).same(place.file):
             raise _Shifted
         yield text
+
+
+def _beginning_in(place: Place, of: Witness) -> Witness | None:
+    """The witness of all that a file has, if it begins as another one did. Raises `_Shifted`."""
+    with suppress(OSError), _opened(place) as text:  # damaged: its reader says so
+        head = text.read(0, of.head_bytes)
+        witness = witness_before(text, _end_of(text))
+        if witness is not None and of.head_bytes <= witness.at and of.begins(head):
+            return witness.with_head(head)
+    return None
 
 
 def _is_of_another(search: Search, path: str) -> bool:

@@ -143,9 +143,12 @@ class Verdicts:
         known, verdict = log.of(examined.place.file), examined.verdict
         if known is None or not known.waits or not (isinstance(verdict, Plain) and verdict.goes_on):
             return False
-        _, original = self._files.log_of(known.copy_of or "") or (None, None)
-        repeated = None if original is None else original.named(known.copy_of or "")
-        return original is not None and repeated is not None and original.misses(repeated) and not repeated.away
+        owner = self._files.log_of(known.copy_of or "")
+        if owner is None:
+            return False
+        _, other = owner
+        repeated = other.named(known.copy_of or "")
+        return repeated is not None and other.misses(repeated) and not repeated.away
 
     def _owner(self, log: Log, place: Place) -> tuple[TailFinder, Log] | None:
         """Whose an examined file is, which was met by this log; None: another one's, by another of its names."""
