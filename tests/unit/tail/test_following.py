@@ -1374,31 +1374,35 @@ async def test_lines_that_came_between_copy_and_truncation_were_read_already(
     made_of = (log.parent / made).with_suffix("") if made.endswith(".gz") else log.parent / made
     made_of.parent.mkdir(exist_ok=True)
     expected: list[str] = []
+    standing: list[str] = []
     follower = follow(glob, rotated=[f"{log.parent}/old/*"], compressed="read")
+
+    def write(*lines: str) -> None:
+        append(log, *lines)
+        expected.extend(lines)
+        standing.extend(lines)
+
     for turn in range(3):
-        expected += [f"{turn} {number}" for number in range(9)]
-        append(log, "# header", *expected[-9:])
-        expected.insert(-9, "# header")
+        write("# header", *(f"{turn} {number}" for number in range(9)))
         await follower.reads(*expected)
         await asyncio.sleep(0.02)  # longer than the grain of times of modification
         if seen == "in the making":
-            append(made_of, "# header", *expected[-9:-4])
+            append(made_of, *standing[:5])
             await follower.settle()
-        shutil.copyfile(log, made_of)
-        append(log, f"{turn} late")
-        expected.append(f"{turn} late")
+        append(made_of, *standing[5 if seen == "in the making" else 0 :])
+        write(f"{turn} late")
         follower.drain()
         if seen == "whole":
             await follower.settle()
         if down:
             follower.stop()
         os.truncate(log, 0)
+        standing.clear()
         if made.endswith(".gz"):
             compress(made_of)
         if down:
             await asyncio.sleep(0.02)
-            append(log, f"{turn} down")
-            expected.append(f"{turn} down")
+            write(f"{turn} down")
             follower.start()
         await follower.reads(*expected)
         (log.parent / made).rename(log.parent / made.replace("log.1", f"log.{5 - turn}"))
