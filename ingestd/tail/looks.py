@@ -298,6 +298,7 @@ class Looks:
             return Empty()  # it was truncated just now
         if _begins_so(text, head):
             self._heads.examined[wanted.place.file] = head
+            witness = witness.with_head(head)
         return Plain(start, witness, goes_on)
 
     def names_of(self, files: Iterable[FileId], directories: Iterable[str]) -> dict[FileId, list[str]]:
@@ -515,4 +516,5 @@ def _same_beginning(text: Text, size: int, head: bytes, other: Text, source: str
         return None  # both were truncated just now
     later = 0 < status.st_mtime_ns < made
     unfinished = later and status.st_size > size
+    witness = witness.with_head(head[:size])
     return Copy(source, size, witness, original_modified=status.st_mtime_ns, later=later, unfinished=unfinished)

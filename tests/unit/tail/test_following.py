@@ -1412,6 +1412,42 @@ async def test_lines_that_came_between_copy_and_truncation_were_read_already(
     assert not follower.losses
 
 
+@pytest.mark.parametrize("glob", ["a.log", "a.log*"])
+async def test_lines_that_all_end_alike_are_told_apart_by_how_their_generation_begins(
+    follow: Any, log: Path, glob: str
+) -> None:
+    """Of a copy it was not noted: the compressed next generation was taken for it, and the rest was lost."""
+
+    def lines(first: int, count: int) -> list[str]:
+        return [f"{'y' * 300}{number:06}{'y' * 393}" for number in range(first, first + count)]
+
+    def rotate() -> None:
+        for number in (2, 1):
+            if (packed := log.with_name(f"a.log.{number}.gz")).exists():
+                packed.rename(log.with_name(f"a.log.{number + 1}.gz"))
+        copytruncate(log, log.with_name("a.log.1"))
+        compress(log.with_name("a.log.1"))
+
+    append(log, *lines(0, 20))
+    follower = follow(glob, compressed="skip")
+    await follower.settle()
+    shutil.copyfile(log, log.with_name("a.log.1"))
+    await follower.settle()  # the copy is met
+    os.truncate(log, 0)
+    compress(log.with_name("a.log.1"))
+    append(log, *lines(20, 5))
+    await follower.settle()
+    follower.stop()
+    append(log, *lines(25, 20))
+    rotate()
+    append(log, *lines(45, 10))
+    rotate()
+    append(log, *lines(55, 10))
+    follower.start()
+    await follower.reads(*lines(0, 65))
+    assert not follower.losses
+
+
 async def test_the_new_content_may_be_longer_than_the_old_one(follow: Any, log: Any) -> None:
     follower = follow("a.log*")
     append(log, "1")

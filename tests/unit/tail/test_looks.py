@@ -214,7 +214,7 @@ def test_what_has_the_end_of_a_file_that_is_gone_is_a_copy_perhaps(looks: Looks,
 
 
 def test_text_begins_at_its_beginning_and_is_known_by_its_end(looks: Looks, log: Path) -> None:
-    assert examine(looks, log) == Plain(0, Witness.of(Sample.of(8, b"one\ntwo\n")))
+    assert examine(looks, log) == Plain(0, Witness.of(Sample.of(8, b"one\ntwo\n")).with_head(b"one\ntwo\n"))
 
 
 @pytest.mark.parametrize(("content", "goes_on"), [(b"one\ntwo\n", True), (b"three\nfour\n", False), (b"x\n", False)])
@@ -324,7 +324,8 @@ def test_the_beginning_of_a_known_file_is_a_copy_as_far_as_it_goes(looks: Looks,
     copy = log.with_name("copy")
     copy.write_bytes(log.read_bytes()[:length])
     found = examine(looks, copy, original(log, 8))
-    witness = Witness.of(Sample.of(length, b"one\ntwo\n"[:length]))
+    copied = b"one\ntwo\n"[:length]
+    witness = Witness.of(Sample.of(length, copied)).with_head(copied)
     assert found == Copy(
         "o", length, witness, original_modified=log.stat().st_mtime_ns, later=found.later, unfinished=found.unfinished
     )
