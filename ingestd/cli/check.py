@@ -59,17 +59,26 @@ def _check_security(configuration: Configuration, name: str, problems: list[str]
         said.append(f"clusters.{name}.{key}: {problem}")
 
 
+class _Lines(logging.Handler):
+    """Keeps the messages that are logged."""
+
+    def __init__(self, level: int) -> None:
+        super().__init__(level)
+        self.lines: list[str] = []
+
+    def emit(self, record: logging.LogRecord) -> None:
+        """Keep one."""
+        self.lines.append(record.getMessage())
+
+
 @contextlib.contextmanager
 def _logged() -> Iterator[list[str]]:
     """What is logged meanwhile, and would be logged at a start. It goes nowhere else."""
-    lines: list[str] = []
-    handler = logging.Handler(logging.WARNING)
-    handler.emit = lambda record: lines.append(record.getMessage())  # type: ignore[method-assign]
-    log = logging.getLogger("ingestd")
+    handler, log = _Lines(logging.WARNING), logging.getLogger("ingestd")
     log.addHandler(handler)
     log.propagate, before = False, log.propagate
     try:
-        yield lines
+        yield handler.lines
     finally:
         log.propagate = before
         log.removeHandler(handler)

@@ -31,10 +31,10 @@ from ingestd.tail.facts import (
 )
 from ingestd.tail.file_id import DELETED_SUFFIX, identify
 from ingestd.tail.heads import Heads
-from ingestd.tail.known import Witness, birth_of, witness_before
+from ingestd.tail.known import Witness, witness_before
 from ingestd.tail.listings import inodes_in, is_unchanged, settled_stamp, stamp_of
 from ingestd.tail.rotation import codec_of
-from ingestd.tail.searching import Searches
+from ingestd.tail.searching import Searches, came_meanwhile
 from ingestd.tail.text import open_text
 
 if TYPE_CHECKING:
@@ -379,7 +379,7 @@ def _copied_from(wanted: Examination, text: Text, size: int, head: bytes, heads:
     doubtful = unfinished = None
     # What it is called after comes first; then the longest: what has only a header begins like all that have this.
     for original in sorted(wanted.originals, key=lambda each: (not each.akin, -each.witness.at if each.witness else 0)):
-        verdict = _compare(text, size, head, original, heads, wanted.place.file.birth)
+        verdict = _compare(wanted.place, text, size, head, original, heads)
         if not isinstance(verdict, Copy):
             doubtful = doubtful or verdict
         elif verdict.unfinished:
@@ -389,15 +389,17 @@ def _copied_from(wanted: Examination, text: Text, size: int, head: bytes, heads:
     return (doubtful if wanted.patient else None) or unfinished
 
 
-def _compare(text: Text, size: int, head: bytes, original: Original, heads: Heads, made: int) -> Copy | Doubtful | None:
-    """Whether a file, made at that time (ns), has the content of a known one, or had it before that was truncated."""
+def _compare(
+    place: Place, text: Text, size: int, head: bytes, original: Original, heads: Heads
+) -> Copy | Doubtful | None:
+    """Whether a file has the content of a known one, or had it before that was truncated."""
     witness = original.witness
     holds = witness is not None and witness.fits(text)
     if not (holds or original.akin or witness is None) and witness.at <= size:
         return None  # what has its own bytes there is no copy of it
     if not original.path:
         return Copy(original.source, 0, sure=False) if holds else None
-    may_hold = holds or (original.reading and original.akin) or _may_be_early_copy(made, head, original)
+    may_hold = holds or (original.reading and original.akin) or _may_be_early_copy(place, head, original)
     with suppress(OSError), open_text(original.path, "") as other:  # renamed, or gone: its content says what it is
         if identify(other.descriptor).same(original.file):
             beginning, least = other.read(0, HEAD_BYTES), original.position
@@ -405,7 +407,7 @@ def _compare(text: Text, size: int, head: bytes, original: Original, heads: Head
                 now = other.size
                 if now < least or not (witness is None or witness.fits(other)):
                     return Copy(original.source, 0, sure=False) if may_hold else None
-                same = _same_beginning(text, size, head, other, original.source, made)
+                same = _same_beginning(text, size, head, other, original.source, place.file.birth)
                 if same is not None:
                     return same
                 least = now
@@ -466,20 +468,20 @@ def _compressed_of(place: Place, text: Text, originals: Sequence[Original]) -> C
             held = witness is not None and not worse and witness.begins(head) and witness.ends(text)
             if held and not _is_none_of(place, text, original):
                 found = original
-        early = (each for each in originals if _may_be_early_copy(place.modified, head, each) and _is_cut(each))
+        early = (each for each in originals if _may_be_early_copy(place, head, each) and _is_cut(each))
         found = found or next(early, None)
     return None if found is None else Copy(found.source, 0, sure=False)
 
 
-def _may_be_early_copy(came: int, head: bytes, original: Original) -> bool:
-    """Whether what came at a time (ns) may be copied from a file before the last lines of that were read.
+def _may_be_early_copy(place: Place, head: bytes, original: Original) -> bool:
+    """Whether a file, which begins so, may be copied from another one before the last lines of that were read.
 
     It has less than was read. If that file is truncated, a search has to say what it is: see `Searches`.
     """
     witness = original.witness
     if witness is None or not (original.akin and witness.head and len(head) >= witness.head_bytes):
         return False
-    return birth_of(original.source) <= came <= original.modified and witness.begins(head)
+    return came_meanwhile(place, original.source, original.modified) and witness.begins(head)
 
 
 def _is_cut(original: Original) -> bool:
@@ -516,5 +518,5 @@ def _same_beginning(text: Text, size: int, head: bytes, other: Text, source: str
         return None  # both were truncated just now
     later = 0 < status.st_mtime_ns < made
     unfinished = later and status.st_size > size
-    witness = witness.with_head(head[:size])
+    witness = witness.with_head(head)
     return Copy(source, size, witness, original_modified=status.st_mtime_ns, later=later, unfinished=unfinished)

@@ -132,7 +132,7 @@ class Performer:
                 self.sources.lost(replace(loss, thing=printable(loss.thing)))
 
     def store(self, generation: Generation) -> None:
-        """Store what is known of a generation."""
+        """Have the row of a generation stored: its position, and what is known of its file."""
         detail = generation.known.to_detail()
         self.sources.store(StoredPosition(generation.source, generation.position, detail))
 

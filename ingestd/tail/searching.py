@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from ingestd.tail.listings import Near
     from ingestd.tail.text import Text
 
-__all__ = ["Search", "Searches"]
+__all__ = ["Search", "Searches", "came_meanwhile"]
 
 _CHUNK_BYTES: Final = 1 << 16
 
@@ -282,9 +282,8 @@ class Searches:
             return ()
         found: list[tuple[Place, Witness]] = []
         for place in self._rotations(search, search.names):
-            came = place.modified if place.codec else place.file.birth
             another = search.taken(place) or place.file.same(known.file) or place.file in self._claimed
-            if birth_of(search.source) <= came <= known.modified and not another:
+            if came_meanwhile(place, search.source, known.modified) and not another:
                 copied = _beginning_in(place, witness)
                 if copied is not None and copied.at < search.position:
                     found.append((place, copied))
@@ -448,6 +447,12 @@ def _opened(place: Place) -> Iterator[Text]:
         if not identify(text.descriptor).same(place.file):
             raise _Shifted
         yield text
+
+
+def came_meanwhile(place: Place, source: str, modified: int) -> bool:
+    """Whether a file came to its name after a generation was named, and before that was modified last (ns)."""
+    came = place.modified if place.codec else place.file.birth
+    return birth_of(source) <= came <= modified
 
 
 def _beginning_in(place: Place, of: Witness) -> Witness | None:

@@ -53,10 +53,8 @@ def found_before(route: TailRoute, logs: Collection[Log], since: int) -> int:
     return found
 
 
-async def note_rotated(
-    route: TailRoute, logs: Collection[Log], looks: Looks, thread: LookThread, found_before: int
-) -> None:
-    """Find out of which logs a rotation came since all was found, where hardly more than a header was read.
+async def note_rotated(route: TailRoute, logs: Collection[Log], looks: Looks, thread: LookThread, since: int) -> None:
+    """Find out of which logs a rotation came since then (ns), where hardly more than a header was read.
 
     Beside the log, or where `rotated` leads.
     """
@@ -68,7 +66,7 @@ async def note_rotated(
         return
     beside = {os.path.dirname(log.path) for each in called.values() for log in each}
     elsewhere = await thread.ask(route.rotated_globs.directories)
-    for path in await thread.ask(lambda: looks.made_since(beside | elsewhere, found_before)):
+    for path in await thread.ask(lambda: looks.made_since(beside | elsewhere, since)):
         directory, name = os.path.split(path)
         for original in possible_originals(name):
             for log in called.get(original, ()):

@@ -60,22 +60,27 @@ def delivered(configuration: Path) -> int:
     return sum(each.position for stored in PositionFile(path).check().values() for each in stored.positions)
 
 
+def delivers_and_ends(daemon: subprocess.Popen[bytes], configuration: Path, *, once: bool) -> None:
+    """Wait until it has delivered the log, stop it unless it ends by itself, and see that all went well."""
+    try:
+        if not once:
+            deadline = time.monotonic() + DEADLINE
+            while delivered(configuration) < 5000:
+                assert time.monotonic() < deadline
+                time.sleep(0.05)
+            daemon.send_signal(signal.SIGTERM)
+        assert daemon.wait(DEADLINE) == 0
+    finally:
+        daemon.kill()
+    assert delivered(configuration) == 5000
+
+
 @pytest.mark.parametrize("once", [True, False])
 def test_a_daemon_whose_output_nobody_reads_delivers_and_ends(configuration: Path, once: bool) -> None:
     # Its first line of log kept it for ever, before it had read anything: no signal but SIGKILL ended it.
     command = [sys.executable, "-m", "ingestd", "run", *(["--once"] if once else []), str(configuration)]
     with full_pipe() as (_, writing), subprocess.Popen(command, stdout=writing, stderr=writing) as daemon:
-        try:
-            if not once:
-                deadline = time.monotonic() + DEADLINE
-                while delivered(configuration) < 5000:
-                    assert time.monotonic() < deadline
-                    time.sleep(0.05)
-                daemon.send_signal(signal.SIGTERM)
-            assert daemon.wait(DEADLINE) == 0
-        finally:
-            daemon.kill()
-    assert delivered(configuration) == 5000
+        delivers_and_ends(daemon, configuration, once=once)
 
 
 def test_a_configuration_is_refused_whoever_reads_it(configuration: Path) -> None:
@@ -96,14 +101,4 @@ def test_a_daemon_that_is_started_without_outputs_delivers_and_ends(
     # Some programs start daemons so. It ended with 1, and nobody could hear why.
     ingestd = [sys.executable, "-m", "ingestd", "run", *(["--once"] if once else []), str(configuration)]
     with subprocess.Popen(["sh", "-c", f'exec "$@" {closed}', "sh", *ingestd]) as daemon:
-        try:
-            if not once:
-                deadline = time.monotonic() + DEADLINE
-                while delivered(configuration) < 5000:
-                    assert time.monotonic() < deadline
-                    time.sleep(0.05)
-                daemon.send_signal(signal.SIGTERM)
-            assert daemon.wait(DEADLINE) == 0
-        finally:
-            daemon.kill()
-    assert delivered(configuration) == 5000
+        delivers_and_ends(daemon, configuration, once=once)
