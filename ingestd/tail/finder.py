@@ -667,7 +667,11 @@ class TailFinder:
         await in_turns(due.seeks.values(), want)
         found = await self._thread.ask(partial(self._looks.search, searches))
 
-        def take(sought: Sought) -> None:
+        def take(answer: tuple[Search, Sought]) -> None:
+            search, sought = answer
+            again = self._due.seeks.get(sought.source)
+            if again is not None and again.known.witness != search.known.witness:
+                return  # more was read of it meanwhile, and it is sought with that
             log = due.logs[sought.source]
             new = (place for place in (*sought.between, sought.rest) if place is not None)
             self._vanished.found(log, [place.file for place in new if self._is_unheard_of(place)])
@@ -683,7 +687,7 @@ class TailFinder:
 
         await in_turns(found, meet)  # before the events since then are heard
         self._news.hear()  # what is not found may just have been moved away
-        await in_turns(found, take)
+        await in_turns(zip(searches, found, strict=True), take)
 
     def _tell_waiting(self, log: Log, source: str) -> None:
         """Files wait for this source, which can not be looked for now."""
