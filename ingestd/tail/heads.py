@@ -13,6 +13,7 @@ from ingestd.tail.known import digest_of
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from ingestd.tail.facts import Place
     from ingestd.tail.file_id import FileId
     from ingestd.tail.generation import Generation
 
@@ -42,6 +43,10 @@ class Heads:
         """This file begins so now."""
         if len(self.seen) < _MOST:
             self.seen[file] = head
+
+    def alike(self, longer: Place, shorter: Place) -> bool:
+        """Whether one file begins as another one does, as far as is known."""
+        return self.seen.get(longer.file, b"").startswith(self.seen.get(shorter.file, b""))
 
     def note(self, source: str, head: bytes) -> None:
         """This generation begins so. It is in its file now."""

@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from ingestd.tail.files import Files
     from ingestd.tail.generation import Generation
     from ingestd.tail.globs import Globs
+    from ingestd.tail.known import Witness
     from ingestd.tail.log import Log
 
 __all__ = ["Families", "Kin"]
@@ -249,6 +250,12 @@ class Kin:
                 return None  # its reader may know more
             return other.known
 
+        def copied(file: FileId) -> Witness | None:
+            owned = self._files.find(file)
+            if owned is None or owned.generation.copy_of != generation.source:
+                return None
+            return owned.generation.known.witness
+
         paths = [generation.known.path, log.path, *self._through.get(log.path, ()), *log.written_at, *called]
         names = tuple(dict.fromkeys(map(os.path.basename, paths)))
         kin = [self._logs[path] for path in rotated_from(log.path) if path in self._logs]
@@ -288,6 +295,7 @@ class Kin:
             frozenset(more) - own.keys(),
             log.rotated and generation.untold and generation.phase is Phase.SOUGHT,
             over,
+            copied,
             log.stands(generation.known.file),
         )
 

@@ -596,17 +596,25 @@ class Log(LogState):
         elif found.at is not None and found.intact:
             yield from self._resume(generation, found.at)
         else:
-            for place, witness in found.copies:
+            yield from self._found_elsewhere(generation, found)
+            if found.at is not None and seen > found.at.size:  # of that content or of one that came after it
+                yield from self._seek_content(generation.known.modified)
+
+    def _found_elsewhere(self, generation: Generation, found: Sought) -> Iterator[Command]:
+        """Its file holds something else by now, or is gone."""
+        rest = found.rest
+        for place, witness in found.copies:
+            if witness.at > generation.position and place is found.copies[-1][0]:  # what is not acknowledged is there
+                rest, generation.known = place, generation.known._replace(witness=witness)
+            else:
                 yield from self._copied_early(generation, place, witness)
-            if generation.known.witness is None and found.between:
-                generation.known = generation.known._replace(size=0)  # nobody can tell that it is none of these
-            yield from self._replace(generation, found.rest, TRUNCATED if found.at is not None else DELETED)
-            if generation.unread_since > len(found.between) and not self.matches(f"{self.path}.1"):
-                yield Untold(generation)  # where a glob takes copies, they are read, and not among these
-            if found.at is not None:
-                yield from self._begin_anew(found.at)
-                if seen > found.at.size:  # of that content or of one that came after it
-                    yield from self._seek_content(generation.known.modified)
+        if generation.known.witness is None and found.between:
+            generation.known = generation.known._replace(size=0)  # nobody can tell that it is none of these
+        yield from self._replace(generation, rest, TRUNCATED if found.at is not None else DELETED)
+        if generation.unread_since > len(found.between) and not self.matches(f"{self.path}.1"):
+            yield Untold(generation)  # where a glob takes copies, they are read, and not among these
+        if found.at is not None:
+            yield from self._begin_anew(found.at)
 
     def _begin_anew(self, place: Place) -> Iterator[Command]:
         """The file was truncated: it stays known, whatever it is called by now, and what is in it comes next."""

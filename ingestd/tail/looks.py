@@ -35,7 +35,7 @@ from ingestd.tail.known import Witness, witness_before
 from ingestd.tail.listings import inodes_in, is_unchanged, settled_stamp, stamp_of
 from ingestd.tail.rotation import codec_of
 from ingestd.tail.searching import Searches, came_meanwhile
-from ingestd.tail.text import open_text
+from ingestd.tail.text import length_of_copy, open_text
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -238,6 +238,11 @@ class Looks:
                 if text.status().st_ino == place.file.inode:
                     self._heads.see(place.file, text.read(0, HEAD_BYTES))
         return self._heads
+
+    def copies_of(self, place: Place, among: Iterable[Place]) -> list[Place]:
+        """Those files that were copied from the one at a place: made after it, they have nothing that it does not."""
+        later = [each for each in among if 0 < place.file.birth < each.file.birth and self._heads.alike(place, each)]
+        return [each for each in later if _is_all_in(each, place)]
 
     def examine(self, wanted: Sequence[Examination]) -> list[Examined | None]:
         """Say what files are, and where. None: it is not in its directory any more; these are listed once for all."""
@@ -471,6 +476,14 @@ def _compressed_of(place: Place, text: Text, originals: Sequence[Original]) -> C
         early = (each for each in originals if _may_be_early_copy(place, head, each) and _is_cut(each))
         found = found or next(early, None)
     return None if found is None else Copy(found.source, 0, sure=False)
+
+
+def _is_all_in(copy: Place, place: Place) -> bool:
+    """Whether the file at a place begins with all that another one has by now: it may be in the making."""
+    with suppress(OSError), open_text(copy.path, copy.codec) as text, open_text(place.path, "") as other:
+        if identify(text.descriptor).same(copy.file) and identify(other.descriptor).same(place.file):
+            return length_of_copy(other, text) is not None
+    return False
 
 
 def _may_be_early_copy(place: Place, head: bytes, original: Original) -> bool:

@@ -59,6 +59,7 @@ class Rounds:
         several = [each for each in alike if len(each) > 1 or each[0][0].generations]
         begun = [place for each in several for _, place in each if not self._is_successor(place)]
         heads = await self._thread.ask(partial(self._looks.heads, begun))
+        alike = [await self._copies_last(each) for each in alike]
         for batch in zip_longest(*alike):
             await self._examine([each for each in batch if each], called, heads, judge, first)
         heads.clear()
@@ -79,6 +80,19 @@ class Rounds:
         for elder, each in elders:
             alike.setdefault(families.of(elder), []).append(each)
         return list(alike.values())
+
+    async def _copies_last(self, alike: list[tuple[Log, Place]]) -> list[tuple[Log, Place]]:
+        """What stands where its log is written comes before copies of it: so these are compared with it."""
+        others: dict[str, list[Place]] = {}
+        for log, place in alike if len(alike) > 1 else ():
+            if not log.stands(place.file):
+                others.setdefault(log.path, []).append(place)
+        copies: set[FileId] = set()
+        for log, place in alike:
+            if log.stands(place.file) and log.path in others:
+                found = await self._thread.ask(partial(self._looks.copies_of, place, others[log.path]))
+                copies.update(each.file for each in found)
+        return sorted(alike, key=lambda each: each[1].file in copies) if copies else alike
 
     async def _examine(
         self,

@@ -14,7 +14,7 @@ from ingestd.tail.file_id import identify, may_hold
 from ingestd.tail.known import Known, birth_of, witness_before
 from ingestd.tail.listings import Listing, Moved, files_in, joined, settled_stamp
 from ingestd.tail.rotation import is_rotation_of, names_of
-from ingestd.tail.text import open_text
+from ingestd.tail.text import length_of_copy, open_text
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -77,6 +77,8 @@ class Search:
     """Whether its file may have been copied and truncated since the last run, and have the same header again."""
     over: Callable[[FileId], Known | None] = field(default=lambda _: None)
     """What is known of a file, if it is a generation of the same log that is not read: it may be overwritten by now."""
+    copied: Callable[[FileId], Witness | None] = field(default=lambda _: None)
+    """The witness of a file that was seen to be a copy of it; None: it was not."""
     stands: bool = False
     """Whether its file stands where its log is written."""
 
@@ -272,22 +274,23 @@ class Searches:
         return all(self._listings[path].stands() for path in directories)
 
     def _early_copies(self, search: Search) -> tuple[tuple[Place, Witness], ...]:
-        """What was copied of a file before its last lines came, which is truncated now: copytruncate takes a while.
+        """What was copied of a file before its last lines came, which is truncated now; the longest one comes last.
 
-        Nothing else can have come to a rotation's name and begin as it does, since it was met, until it was modified
-        last: all that time it stood where its log is written.
+        copytruncate takes a while. What was not seen to be a copy is one if it begins as the file does and came to a
+        rotation's name since that was met, until it was modified last: all that time it stood where its log is written.
         """
-        known, witness = search.known, search.known.witness
-        if not search.stands or witness is None or not witness.head or known.copy_of:
+        known = search.known
+        if not search.stands or known.witness is None or known.copy_of:
             return ()
         found: list[tuple[Place, Witness]] = []
         for place in self._rotations(search, search.names):
             another = search.taken(place) or place.file.same(known.file) or place.file in self._claimed
-            if came_meanwhile(place, search.source, known.modified) and not another:
-                copied = _beginning_in(place, witness)
-                if copied is not None and copied.at < search.position:
+            seen = search.copied(place.file)
+            if (seen is not None or came_meanwhile(place, search.source, known.modified)) and not another:
+                copied = _beginning_in(place, seen or known.witness)
+                if copied is not None and copied.at < known.read:
                     found.append((place, copied))
-        return tuple(found)
+        return tuple(sorted(found, key=lambda copy: copy[1].at))
 
     def _between(self, search: Search, now: Place | None) -> tuple[tuple[Place, ...], tuple[Place, ...]]:
         """What came after it and was rotated away since, under names that no glob matches; the oldest first.
@@ -457,6 +460,8 @@ def came_meanwhile(place: Place, source: str, modified: int) -> bool:
 
 def _beginning_in(place: Place, of: Witness) -> Witness | None:
     """The witness of all that a file has, if it begins as another one did. Raises `_Shifted`."""
+    if not of.head:
+        return None
     with suppress(OSError), _opened(place) as text:  # damaged: its reader says so
         head = text.read(0, of.head_bytes)
         witness = witness_before(text, _end_of(text))
@@ -521,12 +526,7 @@ def _is_packed(place: Place, search: Search, now: Place | None) -> bool:
 def _length_of_copy(at: Place, copy: Place) -> int | None:
     """The length of the text in `copy`, if `at` begins with all of it, else 0. None: damaged. Raises `_Shifted`."""
     with suppress(OSError), _opened(copy) as text, _opened(at) as other:
-        end = 0
-        while data := text.read(end, _CHUNK_BYTES):
-            if other.read(end, len(data)) != data:
-                return 0
-            end += len(data)
-        return end
+        return length_of_copy(other, text) or 0
     return None
 
 

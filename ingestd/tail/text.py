@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
     from zstandard import ZstdDecompressionObj
 
-__all__ = ["CompressedText", "PlainText", "Text", "open_text"]
+__all__ = ["CompressedText", "PlainText", "Text", "length_of_copy", "open_text"]
 
 _BLOCK_BYTES: Final = 64 * 1024
 """Compressed bytes read at once, and text decoded at once."""
@@ -308,3 +308,13 @@ class _Zstandard:
         header = int.from_bytes(data[:3], "little")
         last, repeated, size = header & 1, header >> 1 & 3 == 1, header >> 3
         return 3 + (1 if repeated else size) + (self._checksum if last else 0)
+
+
+def length_of_copy(text: Text, copy: Text) -> int | None:
+    """The length of `copy`, if `text` begins with all of it; else None. Raises `OSError`."""
+    end = 0
+    while data := copy.read(end, _BLOCK_BYTES):
+        if text.read(end, len(data)) != data:
+            return None
+        end += len(data)
+    return end

@@ -1448,6 +1448,109 @@ async def test_lines_that_all_end_alike_are_told_apart_by_how_their_generation_b
     assert not follower.losses
 
 
+@pytest.mark.parametrize("made", ["a.log.1", "old/a.log.1", "a.log.1.gz", "old/a.log.1.gz"])
+@pytest.mark.parametrize("glob", ["a.log", "a.log*"])
+@pytest.mark.parametrize("acknowledged", [0, 4])
+@pytest.mark.parametrize("seen", [False, True])
+@pytest.mark.parametrize("who", ["worker", "daemon"])
+async def test_what_was_not_acknowledged_is_read_in_a_copy_that_lacks_the_last_lines(
+    follow: Any, log: Path, glob: str, made: str, acknowledged: int, seen: bool, who: str
+) -> None:
+    """A worker died, and the log was copied and truncated. 804 lines were missing that the copy had."""
+    made_of = (log.parent / made).with_suffix("") if made.endswith(".gz") else log.parent / made
+    made_of.parent.mkdir(exist_ok=True)
+    lines = [f"{number} of the log".ljust(600) for number in range(9)]  # longer than what is noted of a head
+    append(log, *lines[:acknowledged])
+    follower = follow(glob, rotated=[f"{log.parent}/old/*"], compressed="read")
+    await follower.reads(*lines[:acknowledged])
+    append(log, *lines[acknowledged:])
+    if not acknowledged:
+        follower.unopened = []
+        await follower.until(lambda: follower.unopened)
+        follower.open_all()
+    await asyncio.sleep(0.02)  # longer than the grain of times of modification
+    shutil.copyfile(log, made_of)
+    append(log, "late")
+    for name, source in follower.sources.items():  # as the worker reports
+        source.look()
+        assert follower.read(name)
+        stored = follower.stored[name]
+        follower.stored[name] = StoredPosition(name, stored.position, dict(source.detail()))
+    if seen:
+        await asyncio.sleep(0.1)
+    if who == "daemon":
+        follower.stop()
+    os.truncate(log, 0)
+    append(log, "next")
+    if made.endswith(".gz"):
+        compress(made_of)
+    follower.lines.clear()
+    (follower.restart_worker if who == "worker" else follower.start)()
+    await follower.reads(*lines[acknowledged:], "next")
+    assert [(loss.reason, loss.length) for loss in follower.losses] == [("truncated", len("late\n"))]
+
+
+@pytest.mark.parametrize("truncated", ["never", "before", "after"])
+@pytest.mark.parametrize("made", ["a.log.2", "old/a.log.2"])
+@pytest.mark.parametrize("unread", [[], ["four"]])
+async def test_a_copy_is_not_read_beside_a_log_that_is_as_new_as_it(
+    follow: Any, log: Path, made: str, truncated: str, unread: list[str]
+) -> None:
+    """The log was renamed while nothing ran, and the next one copied: it was sent, and then the log, with all of it."""
+    (log.parent / "old").mkdir()
+    follower = follow("a.log", rotated=[f"{log.parent}/old/*"])
+    append(log, "one")
+    await follower.reads("one")
+    follower.stop()
+    append(log, *unread)
+    await asyncio.sleep(0.02)  # longer than the grain of times of modification
+    shift(log)
+    append(log, "header", *map(str, range(9)))
+    await asyncio.sleep(0.02)
+    shutil.copyfile(log, log.parent / made)
+    await asyncio.sleep(0.02)
+    late = "down" if truncated == "before" else "late"
+    if truncated == "before":
+        os.truncate(log, 0)
+    append(log, late)
+    follower.start()
+    await follower.begin()
+    if truncated == "after":
+        follower.drain()
+        await asyncio.sleep(0.02)
+        follower.drain()
+        os.truncate(log, 0)
+        append(log, "new")
+    await follower.reads("one", *unread, "header", *map(str, range(9)), late, *["new"] * (truncated == "after"))
+    assert not follower.losses
+
+
+@pytest.mark.parametrize("made", ["a.log.2", "old/a.log.2"])
+@pytest.mark.parametrize("late", [[], ["late"]])
+async def test_what_nobody_began_to_read_is_read_in_a_copy(follow: Any, log: Path, made: str, late: list[str]) -> None:
+    """The log was truncated while nothing ran, and again when the next run had just found it and its copy."""
+    (log.parent / "old").mkdir()
+    follower = follow("a.log", rotated=[f"{log.parent}/old/*"])
+    append(log, *map(str, range(9)))
+    await follower.reads(*map(str, range(9)))
+    follower.stop()
+    await asyncio.sleep(0.02)  # longer than the grain of times of modification
+    copytruncate(log, log.with_name("a.log.1"))
+    append(log, "a", "b")
+    await asyncio.sleep(0.02)
+    shutil.copyfile(log, log.parent / made)
+    append(log, *late)
+    follower.start()
+    follower.unopened = []
+    await follower.until(lambda: any(each.detail.get("copy_of") for each in follower.stored.values()))
+    await asyncio.sleep(0.02)
+    os.truncate(log, 0)
+    append(log, "c")
+    follower.open_all()
+    await follower.reads(*map(str, range(9)), "a", "b", "c")
+    assert [loss.length for loss in follower.losses] == [5 for _ in late]
+
+
 async def test_the_new_content_may_be_longer_than_the_old_one(follow: Any, log: Any) -> None:
     follower = follow("a.log*")
     append(log, "1")
