@@ -491,6 +491,7 @@ class Log(LogState):
 
     def _seek_content(self, since: int) -> Iterator[Command]:
         """What a file held when it was seen is not in it: a copy, modified since then, may have it."""
+        self._overtaken = True
         self._look_back(since)
         yield from self._seek_unseen()
 

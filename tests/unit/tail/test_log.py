@@ -453,6 +453,24 @@ def test_nothing_of_a_file_is_read_while_what_may_have_been_in_it_before_is_soug
     assert birth_of(read.generation.source) < birth_of(keep.generation.source)
 
 
+def test_what_is_written_to_an_emptied_file_waits_for_the_search_for_what_was_in_it() -> None:
+    """It was seen with 10 bytes, truncated before it was examined, and written to: that was read before the copy."""
+    log = Log(PATH)
+    empty, _, seek = log.step(Examined(place(7, 10), Empty()))
+    assert isinstance(empty, Keep)
+    assert isinstance(seek, Seek)
+    assert log.step(Seen(place(7, 3, modified=150), here=True)) == [Examine(place(7, 3, modified=150))]
+    (kept,) = log.step(Examined(place(7, 3, modified=150), plain(3)))
+    assert isinstance(kept, Keep)
+    copied = place(8, 10, f"{PATH}.1", 120)
+    commands = log.step(Sought(empty.generation.source, place(7, 3, modified=150), intact=True, between=(copied,)))
+    assert commands == [Examine(copied), Seek(empty.generation)]
+    (read,) = log.step(Examined(copied, plain(10)))
+    assert isinstance(read, Read)
+    log.step(Answered(copied.file))
+    assert log.step(Sought(empty.generation.source, place(7, 3, modified=150), intact=True)) == [Read(kept.generation)]
+
+
 def test_what_was_examined_is_not_read_before_what_waits_for_a_search() -> None:
     """A rotated file had been empty in the last run. What stood at the path was read before it."""
     log = Log(PATH)
