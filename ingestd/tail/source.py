@@ -425,8 +425,11 @@ class TailSource:
         status = text.status()
         if status.st_mtime_ns != self._modified:
             self._modified, self.news_at = status.st_mtime_ns, time.monotonic()
-        making = text.packed == status.st_size and time.time() < self._modified / 1e9 + IN_THE_MAKING
-        if self._wait(IN_THE_MAKING if making else 0):
+        making = 0.0
+        if text.packed == status.st_size:
+            left = IN_THE_MAKING - (time.time() - self._modified / 1e9)  # it may have been as it is for long
+            making = min(IN_THE_MAKING, left + time.monotonic() - self.news_at)
+        if self._wait(making):
             return None
         if text.size < self._position:
             return self._finish("truncated")  # and written anew

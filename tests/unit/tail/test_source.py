@@ -102,8 +102,9 @@ def reading() -> Iterator[Callable[..., Reads]]:
 @pytest.fixture
 def clock(monkeypatch: pytest.MonkeyPatch) -> SimpleNamespace:
     """What sources take for the time, in seconds."""
-    clock = SimpleNamespace(now=1000.0)
-    monkeypatch.setattr(source_module, "time", SimpleNamespace(monotonic=lambda: clock.now, time=time.time))
+    clock, began = SimpleNamespace(now=1000.0), time.time() - 1000.0
+    timing = SimpleNamespace(monotonic=lambda: clock.now, time=lambda: began + clock.now)
+    monkeypatch.setattr(source_module, "time", timing)
     return clock
 
 
@@ -897,6 +898,24 @@ async def test_a_compressed_file_that_was_cut_off_long_ago_is_said_to_be_damaged
     assert take(source) is None
     assert source.finished is None
     clock.now += 10
+    assert take(source) is None
+    assert source.finished == ended("damaged", path, 4)
+
+
+async def test_a_compressed_file_that_was_cut_off_is_waited_for_since_it_was_written_to(
+    reading: Any, tmp_path: Path, clock: Any
+) -> None:
+    """Not since a start: what is newer waits for it, and a daemon that starts each minute never went on."""
+    path = tmp_path / "a.log.1.gz"
+    path.write_bytes(gzip.compress(b"1\n2\n")[:-4])
+    clock.now += 40
+    source = reading().open(path, known=known_of(path, 0, "gz")._replace(size=0))
+    assert take(source) is not None
+    assert take(source) is None
+    clock.now += 18
+    assert take(source) is None
+    assert source.finished is None
+    clock.now += 4
     assert take(source) is None
     assert source.finished == ended("damaged", path, 4)
 
