@@ -103,6 +103,10 @@ class Generation:
         """Whether nobody knows where it is. One that was over in the last run is where it was, as far as is known."""
         return (self.phase is Phase.STORED and not self.known.done) or self.phase is Phase.SOUGHT
 
+    def is_as_compared(self, plain: Plain) -> bool:
+        """Whether its file, which repeats another one, has what it had when it was compared with that, and no more."""
+        return plain.goes_on and plain.witness is not None and plain.witness.at == self.known.read
+
     def is_cut(self, place: Place) -> bool:
         """Whether its file, which is not compressed, was truncated since it was read."""
         return not self.known.codec and place.size < max(self.position, self.known.size)

@@ -354,6 +354,8 @@ def _may_be_copied(generation: Generation, log: Log, place: Place) -> bool:
         return True  # the copy may have been compressed to this file
     if not generation.links and known.file.resembles(file):
         return True  # it is back, if it has its content
+    if known.codec and known.done and not place.codec and place.modified == known.read_modified:
+        return True  # that may have been decompressed to this file
     later = known.file.birth > file.birth > 0  # that one may be a copy, to truncate this one next
     # What stands where a log is written is its next generation: as long as the one before is there, no copy.
     if log.stands(file) and not later and not log.misses(generation):

@@ -277,6 +277,8 @@ class Log(LogState):
                 if known is not None and known.copy_of == NOTHING:
                     yield from self._drop(known)
                 yield from self._supersede()
+            case Plain() as plain if known is not None and known.is_apart and known.is_as_compared(plain):
+                yield Keep(known)  # what it is a copy of is read, or sought, wherever that is by now
             case Plain() as plain:
                 since = self._unseen_before(place, plain.witness, known, was_empty=was_empty, emptied=emptied)
                 yield from self._begin_behind(since, place, plain, known)

@@ -1551,6 +1551,61 @@ async def test_what_nobody_began_to_read_is_read_in_a_copy(follow: Any, log: Pat
     assert [loss.length for loss in follower.losses] == [5 for _ in late]
 
 
+@pytest.mark.parametrize("how", ["rename", "truncate"])
+async def test_a_copy_beside_a_log_stays_one_when_that_is_compressed(follow: Any, log: Path, how: str) -> None:
+    """`cp app.log app.log.bak`; then app.log was rotated and compressed while nothing ran: the copy came again."""
+    follower = follow("a.log")
+    append(log, *map(str, range(9)))
+    await follower.reads(*map(str, range(9)))
+    await asyncio.sleep(0.02)  # longer than the grain of times of modification
+    shutil.copyfile(log, log.with_name("a.log.bak"))
+    await follower.settle()
+    append(log, "later")
+    await follower.reads(*map(str, range(9)), "later")
+    follower.stop()
+    shift(log) if how == "rename" else copytruncate(log, log.with_name("a.log.1"))
+    compress(log.with_name("a.log.1"))
+    append(log, "new")
+    follower.start()
+    await follower.reads(*map(str, range(9)), "later", "new")
+    assert not follower.losses
+
+
+@pytest.mark.parametrize("down", [False, True])
+@pytest.mark.parametrize("how", ["rename", "truncate"])
+@pytest.mark.parametrize("kept", [False, True])
+async def test_what_is_decompressed_is_not_read_again(follow: Any, log: Path, how: str, down: bool, kept: bool) -> None:
+    """`gunzip app.log.2.gz`, to look into it: all of it came again."""
+    follower = follow("a.log", rescan_interval=0.3)
+    expected: list[str] = []
+    for turn in range(2):
+        append(log, *(f"{turn} {number}" for number in range(9)))
+        expected += (f"{turn} {number}" for number in range(9))
+        await follower.reads(*expected)
+        await asyncio.sleep(0.02)
+        if turn:
+            log.with_name("a.log.1.gz").rename(log.with_name("a.log.2.gz"))
+        shift(log) if how == "rename" else copytruncate(log, log.with_name("a.log.1"))
+        append(log, f"{turn} next")
+        expected.append(f"{turn} next")
+        await asyncio.sleep(0.1)
+        compress(log.with_name("a.log.1"))
+        await follower.reads(*expected)
+    if down:
+        follower.stop()
+    packed = log.with_name("a.log.2.gz")
+    log.with_name("a.log.2").write_bytes(gzip.decompress(packed.read_bytes()))
+    os.utime(log.with_name("a.log.2"), ns=(packed.stat().st_atime_ns, packed.stat().st_mtime_ns))
+    if not kept:
+        packed.unlink()
+    if down:
+        follower.start()
+    await follower.settle()
+    await asyncio.sleep(0.5)  # looks at all that is known
+    await follower.reads(*expected)
+    assert not follower.losses
+
+
 async def test_the_new_content_may_be_longer_than_the_old_one(follow: Any, log: Any) -> None:
     follower = follow("a.log*")
     append(log, "1")
