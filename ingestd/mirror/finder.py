@@ -24,7 +24,7 @@ from ingestd.mirror.translations import Taken, Translations
 from ingestd.retry import Backoff, Deadline
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Mapping, Sequence
+    from collections.abc import Collection, Iterable, Mapping, Sequence
 
     from ingestd.client.client import Client
     from ingestd.daemon.source import End, Sources, Surroundings
@@ -35,6 +35,9 @@ __all__ = ["MirrorFinder"]
 
 FIRST_PAUSE: Final = 0.2
 """Seconds until the first look is tried again after it has failed."""
+
+MOST_NAMED: Final = 5
+"""Topics that one line of the log names. Of more, it says how many."""
 
 
 class MirrorFinder:
@@ -79,6 +82,8 @@ class MirrorFinder:
         self._first_taken = asyncio.Event()
         self._troubles: dict[str, str] = {}
         """By topic of the source, why it is not taken, as it was said."""
+        self._copies: set[str] = set()
+        """Topics within one cluster that were said to have names of copies."""
         self._hopeless = False
         """Whether the last look failed with what trying again does not mend."""
 
@@ -191,7 +196,9 @@ class MirrorFinder:
     async def _look(self, sources: Sources) -> None:
         source, target = (self._surroundings.client(name) for name in (self._route.source, self._route.target))
         admins = ClusterAdmin(source), ClusterAdmin(target)
-        wanted, problems = self._route.selection.wanted(await admins[0].list_topics(timeout=REQUEST_TIMEOUT))
+        topics = await admins[0].list_topics(timeout=REQUEST_TIMEOUT)
+        self._say_copies(self._route.selection.copies(topics))
+        wanted, problems = self._route.selection.wanted(topics)
         if self._translations is not None:
             await self._translations.prepare(REQUEST_TIMEOUT)
         prepared = await TargetTopics(self._route, self._configs, *admins).prepare(wanted)
@@ -259,6 +266,13 @@ class MirrorFinder:
         for topic in self._troubles.keys() - problems.keys():
             sources.trouble_over(topic)
         self._troubles = dict(problems)
+
+    def _say_copies(self, topics: Iterable[str]) -> None:
+        """Say of topics of one cluster, once, that they are left out as copies."""
+        if new := sorted(set(topics) - self._copies):
+            self._copies.update(new)
+            why = f"they have names of copies ({self._route.writes_to}), and source and target are one cluster"
+            self._log.info("topics left out", topics=len(new), first=new[:MOST_NAMED], why=why)
 
     async def _take(self) -> None:
         """Have partitions appear that are this host's and have not yet. Raises `IngestdError`."""

@@ -72,7 +72,8 @@ class MirrorRoute:
     not copied."""
     naming: str = "prefix"
     """What a topic is called on the target: `prefix`: the source cluster's name and a dot before it, as MirrorMaker 2
-    does; `identity`: the same; or a template as in `"copy-of-{topic}"`, with `{topic}` and `{source}`."""
+    does; `identity`: the same; or a template as in `"copy-of-{topic}"`, with `{topic}` and `{source}`. Where source and
+    target are one cluster, `identity` is refused, and a topic with the name of a copy is not copied again."""
     start: Annotated[
         str,
         Expected(
@@ -180,7 +181,8 @@ class MirrorRoute:
     @property
     def selection(self) -> Selection:
         """The topics that it takes, and their names on the target."""
-        return Selection(self.source, self.target, self.topics, self.exclude, self.template)
+        one_cluster = self.source == self.target
+        return Selection(self.source, self.target, self.topics, self.exclude, self.template, one_cluster)
 
     @property
     def record_filter(self) -> RecordFilter | None:

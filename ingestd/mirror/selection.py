@@ -35,16 +35,37 @@ class Selection:
     exclude: tuple[str, ...]
     template: str
     """With `{topic}`, and `{source}` if it likes."""
+    one_cluster: bool = False
+    """Whether source and target are one cluster. Then the mirror's copies are among the topics of the source."""
 
     def takes(self, topic: str) -> bool:
-        """Whether the mirror takes a topic of the source.
+        """Whether the mirror takes a topic of the source."""
+        return self._fits(topic) and not self._is_copy(topic)
+
+    def copies(self, topics: Iterable[str]) -> list[str]:
+        """Of one cluster's topics, those that fit the patterns and are not taken, because they have names of copies."""
+        return [topic for topic in topics if self.one_cluster and self._fits(topic) and self._is_copy(topic)]
+
+    def _fits(self, topic: str) -> bool:
+        return topic != REGISTRY_TOPIC and _matches(self.include, topic) and not _matches(self.exclude, topic)
+
+    def _is_copy(self, topic: str) -> bool:
+        """Whether a topic of the source has the name of a copy: copied again, it would never end.
 
         With `{source}.` before the names, a topic that begins with the target's name came from there, by the mirror in
-        the other direction. It is not sent back.
+        the other direction. Within one cluster, a topic is a copy if it has the name that this mirror gives to another
+        one that fits. Names alone count: the other one may be deleted by now.
         """
-        if topic == REGISTRY_TOPIC or (self.template.startswith("{source}.") and topic.startswith(f"{self.target}.")):
-            return False
-        return _matches(self.include, topic) and not _matches(self.exclude, topic)
+        if self.template.startswith("{source}.") and topic.startswith(f"{self.target}."):
+            return True
+        original = self._original(topic) if self.one_cluster else None
+        return original is not None and self._fits(original)
+
+    def _original(self, name: str) -> str | None:
+        """The topic of the source that has this name on the target. None: the template makes no such name."""
+        first, *others = map(re.escape, self.template.replace("{source}", self.source).split("{topic}"))
+        found = re.fullmatch(f"{first}(?P<topic>.+){'(?P=topic)'.join(others)}", name)
+        return None if found is None else found["topic"]
 
     def unmatched(self, topics: Collection[str]) -> list[str]:
         """The patterns that take none of these topics."""

@@ -7,8 +7,10 @@ import subprocess
 import threading
 import time
 
+import pytest
 from confluent_kafka import Producer
 from confluent_kafka.admin import ConfigResource
+from harness.daemon import ConfiguredDaemon
 from harness.mirrors import copied_to_the_end, produce, records, runs_once
 from harness.programs import ingestd
 
@@ -185,3 +187,43 @@ def test_the_registry_is_compacted_and_is_no_topic_to_copy(kafka, west, mirror, 
     keys = {"topics": [f"{name}|{REGISTRY_TOPIC}"], "exclude": [], "naming": "again.{topic}"}
     runs_once(mirror(source=west, target=kafka, **keys))
     assert f"again.{REGISTRY_TOPIC}" not in kafka.admin.list_topics(timeout=10).topics
+
+
+# Source and target are one cluster.
+
+
+@pytest.fixture
+def within(kafka, tmp_path):
+    """`within(target="here", topics=[…])`: a daemon with a mirror within one cluster, not started."""
+    made = []
+
+    def make(*, target, **keys):
+        tables = {
+            "clusters.here": {"bootstrap": kafka.bootstrap},
+            f"mirrors.within-{tmp_path.name}": {"source": "here", "target": target, "refresh_interval": 0.2, **keys},
+        }
+        made.append(ConfiguredDaemon(tmp_path / f"daemon-{len(made)}", tables, daemon={"workers": 1}))
+        return made[-1]
+
+    yield make
+    for one in made:
+        one.kill()
+
+
+def called_like(kafka, name):
+    return sorted(topic for topic in kafka.admin.list_topics(timeout=10).topics if name in topic)
+
+
+def test_within_one_cluster_copies_are_not_copied_again(kafka, within, topic):
+    # The pattern fits the copies too: t.t.t.… came, one more with each look.
+    name = topic()
+    produce(kafka.servers, name, [b"one", b"two"])
+    daemon = within(target="here", topics=[f"{name}.*"], naming=f"{name}.{{topic}}")
+    daemon.start_ready()
+    copied_to_the_end(daemon, 1)
+    daemon.until(lambda: "topics left out" in daemon.log.read_text(), "a look has seen the copy", 20)
+    time.sleep(1)  # that no more come can not be awaited
+    assert daemon.stop() == 0
+    assert called_like(kafka, name) == [name, f"{name}.{name}"]
+    assert values(kafka, f"{name}.{name}") == [b"one", b"two"]
+    assert daemon.log.read_text().count("topics left out") == 1

@@ -4,6 +4,7 @@ import asyncio
 from types import SimpleNamespace
 
 import pytest
+import structlog
 
 from ingestd.client.metadata import TopicPartition
 from ingestd.daemon.source import Surroundings
@@ -103,3 +104,13 @@ async def test_a_position_in_a_topic_that_is_deleted_while_it_is_taken_is_none_i
     assert await noting == {"east.orders"}
     assert seen == ["a"]
     assert finder._sources.withdrawn == ["orders-0"]
+
+
+def test_copies_within_one_cluster_that_are_left_out_are_said_once(finder):
+    with structlog.testing.capture_logs() as logs:
+        for copies in (["east.a"], ["east.a"], ["east.a", "east.b", "east.c"], ["east.b"]):
+            finder._say_copies(copies)
+    assert [(line["event"], line["topics"], line["first"]) for line in logs] == [
+        ("topics left out", 1, ["east.a"]),
+        ("topics left out", 2, ["east.b", "east.c"]),
+    ]

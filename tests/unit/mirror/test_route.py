@@ -92,6 +92,11 @@ def test_its_own_cluster_is_named_once():
     assert route(target="east").clusters == ("east",)
 
 
+def test_with_one_name_source_and_target_are_one_cluster():
+    assert route(target="east").selection.one_cluster
+    assert not route().selection.one_cluster
+
+
 def test_the_group_of_its_positions_has_its_name():
     assert route().positions_group == "ingestd-mirror-m"
     assert route(group="g").positions_group == "g"

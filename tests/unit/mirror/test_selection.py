@@ -8,8 +8,8 @@ from ingestd.errors import ErrorCode
 from ingestd.mirror.selection import NAMING, REGISTRY_TOPIC, Selection
 
 
-def selection(include=(".*",), exclude=(), naming="prefix"):
-    return Selection("east", "west", include, exclude, NAMING.get(naming, naming))
+def selection(include=(".*",), exclude=(), naming="prefix", *, target="west", one_cluster=False):
+    return Selection("east", target, include, exclude, NAMING.get(naming, naming), one_cluster)
 
 
 @pytest.mark.parametrize(
@@ -76,3 +76,49 @@ def test_of_two_topics_with_one_name_on_the_target_the_first_is_taken():
     wanted, problems = selection(naming="all").wanted({name: topic(name) for name in ("a", "b")})
     assert wanted["all"].name == "a"
     assert problems == {"b": "it would be called all on the target, as a is"}
+
+
+# Source and target are one cluster: what the mirror makes there are topics of its source.
+
+
+def topics_in_the_end(chosen, *names):
+    """All topics of the one cluster once looks find no new ones, and how many looks found some."""
+    topics = {name: topic(name) for name in names}
+    for looks in range(10):
+        made = chosen.wanted(topics)[0].keys() - topics.keys()
+        if not made:
+            return sorted(topics), looks
+        topics |= {name: topic(name) for name in made}
+    raise AssertionError(f"no end: {sorted(topics)}")
+
+
+@pytest.mark.parametrize(
+    ("include", "naming", "target", "copy"),
+    [
+        ("logs.*", "logs.{topic}", "east", "logs.logs-1"),  # it was logs.logs.logs.…, one more with each look
+        (".*", "{topic}.copy", "east", "logs-1.copy"),
+        (".*", "{topic}-{source}-{topic}", "east", "logs-1-east-logs-1"),
+        (".*", "prefix", "east", "east.logs-1"),
+        (".*", "prefix", "west", "east.logs-1"),  # one cluster under two names
+    ],
+)
+def test_within_one_cluster_no_copy_is_copied_again(include, naming, target, copy):
+    chosen = selection([include], naming=naming, target=target, one_cluster=True)
+    assert topics_in_the_end(chosen, "logs-1") == (sorted(["logs-1", copy]), 1)
+    assert chosen.copies(["logs-1", copy]) == [copy]
+
+
+def test_within_one_cluster_a_copy_is_known_by_its_name_although_its_original_is_gone():
+    assert not selection(["logs.*"], naming="logs.{topic}", one_cluster=True).takes("logs.logs-1")
+
+
+def test_within_one_cluster_a_topic_that_is_only_called_like_a_copy_is_taken():
+    # No topic `a` fits the pattern, so the mirror did not make logs.a.
+    chosen = selection(["logs.*"], naming="logs.{topic}", one_cluster=True)
+    assert topics_in_the_end(chosen, "logs.a") == (["logs.a", "logs.logs.a"], 1)
+
+
+def test_between_two_clusters_a_topic_may_be_called_like_a_copy():
+    chosen = selection(["logs.*"], naming="logs.{topic}")
+    assert chosen.takes("logs.logs-1")
+    assert chosen.copies(["logs.logs-1"]) == []
