@@ -14,8 +14,9 @@ from ingestd.errors import DeadlineExceeded, IngestdError
 from ingestd.logs import get_logger
 from ingestd.mirror.group_looks import GroupLooks
 from ingestd.mirror.host import HostMember
+from ingestd.mirror.one_cluster import selection_between
 from ingestd.mirror.positions import CanNotBegin, GroupPositions
-from ingestd.mirror.registry import Origins
+from ingestd.mirror.registry import Origins, cluster_id
 from ingestd.mirror.starts import Starts, find_offsets
 from ingestd.mirror.target_topics import REQUEST_TIMEOUT, TargetTopics
 from ingestd.mirror.topic_configs import TopicConfigs
@@ -197,8 +198,10 @@ class MirrorFinder:
         source, target = (self._surroundings.client(name) for name in (self._route.source, self._route.target))
         admins = ClusterAdmin(source), ClusterAdmin(target)
         topics = await admins[0].list_topics(timeout=REQUEST_TIMEOUT)
-        self._say_copies(self._route.selection.copies(topics))
-        wanted, problems = self._route.selection.wanted(topics)
+        ids = [await cluster_id(client, REQUEST_TIMEOUT) for client in (source, target)]
+        selection = selection_between(self._route, *ids)
+        self._say_copies(selection.copies(topics))
+        wanted, problems = selection.wanted(topics)
         if self._translations is not None:
             await self._translations.prepare(REQUEST_TIMEOUT)
         prepared = await TargetTopics(self._route, self._configs, *admins).prepare(wanted)

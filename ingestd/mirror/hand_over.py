@@ -91,7 +91,7 @@ async def hand_over(route: MirrorRoute, source: Client, target: Client, *, timeo
             f'mirrors.{route.name}.groups: expected patterns of groups to hand over, as in ["web-.*"]'
         )
     admins = ClusterAdmin(source), ClusterAdmin(target)
-    pairs = await mirrored_partitions(route, admins[0])
+    pairs = await mirrored_partitions(route, source, target)
     ends, stable = [
         await resolve_offsets(source, dict.fromkeys(pairs, Edge.latest), isolation, REQUEST_TIMEOUT)
         for isolation in (Isolation.read_uncommitted, Isolation.read_committed)

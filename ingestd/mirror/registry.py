@@ -185,11 +185,11 @@ class ProducerRegistry:
         raise DeadlineExceeded(f"broker {node} does not know {REGISTRY_TOPIC} within {deadline.shown} s")
 
 
-async def cluster_id(client: Client) -> str:
+async def cluster_id(client: Client, timeout: float = TIMEOUT) -> str:
     """The id that a cluster has given itself. Raises `IngestdError` if it does not tell."""
     snapshot = client.metadata.snapshot
     if snapshot.cluster_id is None:
-        snapshot = await client.metadata.refresh((), TIMEOUT)
+        snapshot = await client.metadata.refresh((), timeout)
     if snapshot.cluster_id is None:
         raise KafkaError(ErrorCode.unsupported_version, "the cluster says no id of its own; Kafka 0.10.1 and later do")
     return snapshot.cluster_id

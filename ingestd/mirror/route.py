@@ -73,7 +73,8 @@ class MirrorRoute:
     naming: str = "prefix"
     """What a topic is called on the target: `prefix`: the source cluster's name and a dot before it, as MirrorMaker 2
     does; `identity`: the same; or a template as in `"copy-of-{topic}"`, with `{topic}` and `{source}`. Where source and
-    target are one cluster, `identity` is refused, and a topic with the name of a copy is not copied again."""
+    target are one cluster (have one cluster id), `identity` is refused, and what has the name of a copy is not copied
+    again."""
     start: Annotated[
         str,
         Expected(

@@ -13,6 +13,7 @@ from ingestd.consumer.offsets import resolve_offsets
 from ingestd.consumer.settings import ConsumerSettings, Edge, Isolation
 from ingestd.errors import ErrorCode, IngestdError
 from ingestd.mirror.comparison import Comparison
+from ingestd.mirror.one_cluster import selection_between
 from ingestd.mirror.positions import read_positions
 from ingestd.mirror.registry import ProducerRegistry, cluster_id
 from ingestd.mirror.selection import NAMING
@@ -79,7 +80,7 @@ async def verify(route: MirrorRoute, source: Client, target: Client, *, to_end: 
     """
     admins = ClusterAdmin(source), ClusterAdmin(target)
     positions = await read_positions(admins[1], route.positions_group, route.source, REQUEST_TIMEOUT)
-    pairs = await mirrored_partitions(route, admins[0])
+    pairs = await mirrored_partitions(route, source, target)
     ends: dict[TopicPartition, int] = {}
     if to_end:
         ends = await _offsets(source, pairs, Edge.latest, Isolation.read_uncommitted)
@@ -182,14 +183,17 @@ async def _left_out(
     return came_back.__contains__, lambda producer_id: producer_id not in copied
 
 
-async def mirrored_partitions(route: MirrorRoute, source: ClusterAdmin) -> dict[TopicPartition, TopicPartition]:
-    """The source's partitions that the mirror takes, with those that they are copied to."""
+async def mirrored_partitions(
+    route: MirrorRoute, source: Client, target: Client
+) -> dict[TopicPartition, TopicPartition]:
+    """The source's partitions that the mirror takes, with those that they are copied to. Raises `IngestdError`."""
+    selection = selection_between(route, await cluster_id(source), await cluster_id(target))
     pairs: dict[TopicPartition, TopicPartition] = {}
-    for topic, known in (await source.list_topics(timeout=REQUEST_TIMEOUT)).items():
-        if not route.selection.takes(topic):
+    for topic, known in (await ClusterAdmin(source).list_topics(timeout=REQUEST_TIMEOUT)).items():
+        if not selection.takes(topic):
             continue
         try:
-            name = route.selection.renamed(topic)
+            name = selection.renamed(topic)
         except ValueError:  # the mirror says so, and does not take it
             continue
         pairs |= {TopicPartition(topic, one.partition): TopicPartition(name, one.partition) for one in known.partitions}

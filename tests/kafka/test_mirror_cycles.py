@@ -194,12 +194,18 @@ def test_the_registry_is_compacted_and_is_no_topic_to_copy(kafka, west, mirror, 
 
 @pytest.fixture
 def within(kafka, tmp_path):
-    """`within(target="here", topics=[…])`: a daemon with a mirror within one cluster, not started."""
+    """`within(target="here", topics=[…])`: a daemon with a mirror within one cluster, not started.
+
+    `target="there"`: the same cluster under another name, at another address.
+    """
     made = []
+    elsewhere = [address.replace("127.0.0.1", "localhost") for address in kafka.bootstrap]
+    assert elsewhere != kafka.bootstrap
 
     def make(*, target, **keys):
         tables = {
             "clusters.here": {"bootstrap": kafka.bootstrap},
+            "clusters.there": {"bootstrap": elsewhere},
             f"mirrors.within-{tmp_path.name}": {"source": "here", "target": target, "refresh_interval": 0.2, **keys},
         }
         made.append(ConfiguredDaemon(tmp_path / f"daemon-{len(made)}", tables, daemon={"workers": 1}))
@@ -227,3 +233,32 @@ def test_within_one_cluster_copies_are_not_copied_again(kafka, within, topic):
     assert called_like(kafka, name) == [name, f"{name}.{name}"]
     assert values(kafka, f"{name}.{name}") == [b"one", b"two"]
     assert daemon.log.read_text().count("topics left out") == 1
+
+
+def test_one_cluster_at_two_addresses_is_not_copied_into_itself(kafka, within, topic):
+    # 10 records became 44,000 in 5 s.
+    name = topic()
+    produce(kafka.servers, name, [b"one", b"two"])
+    daemon = within(target="there", topics=[name], naming="identity")
+    runs_once(daemon, status=1)
+    assert f"source here and target there are one cluster, {kafka.cluster_id}" in daemon.log.read_text()
+    assert values(kafka, name) == [b"one", b"two"]
+    verified = subprocess.run([*ingestd(), "mirror", "verify", str(daemon.file)], capture_output=True, check=False)
+    assert verified.returncode != 0
+    assert b"are one cluster" in verified.stderr
+
+
+def test_one_cluster_at_two_addresses_has_no_copies_of_copies(kafka, within, topic):
+    # It was here.t, here.here.t, here.here.here.t, …
+    name = topic()
+    produce(kafka.servers, name, [b"one", b"two"])
+    daemon = within(target="there", topics=[f".*{name}"])
+    daemon.start_ready()
+    copied_to_the_end(daemon, 1)
+    daemon.until(lambda: "topics left out" in daemon.log.read_text(), "a look has seen the copy", 20)
+    time.sleep(1)  # that no more come can not be awaited
+    assert daemon.stop() == 0
+    assert called_like(kafka, name) == sorted([name, f"here.{name}"])
+    assert values(kafka, f"here.{name}") == [b"one", b"two"]
+    verified = [*ingestd(), "mirror", "verify", "--to-end", "--strict", str(daemon.file)]
+    assert subprocess.run(verified, timeout=60, check=False).returncode == 0
