@@ -167,6 +167,8 @@ def _check_routes(document: Document, sections: Iterable[str], read: Any) -> Non
                 document.fault((section, route.name, key), problem)
             for claim in route.claims:
                 place = (section, route.name, claim.key)
+                if not document.unclear.isdisjoint((section, route.name, key) for key in claim.beside):
+                    continue
                 owner = owners.setdefault((section, claim.key, claim.thing), route.name)
                 if owner != route.name and place not in document.unclear:
                     document.fault(place, f"[{section}.{owner}] takes {claim.name} too; expected one of its own")

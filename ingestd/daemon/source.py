@@ -453,11 +453,15 @@ class Words(NamedTuple):
 
 
 class Claim(NamedTuple):
-    """What only one route of a kind may have. key: of the route's table. name: for people."""
+    """What only one route of a kind may have. key: of the route's table. name: for people.
+
+    beside: other keys that `thing` is made of. While one of them has a fault, nobody knows what is claimed.
+    """
 
     key: str
     thing: Hashable
     name: str
+    beside: tuple[str, ...] = ()
 
 
 class Route(Protocol):

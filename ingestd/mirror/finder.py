@@ -15,6 +15,7 @@ from ingestd.logs import get_logger
 from ingestd.mirror.group_looks import GroupLooks
 from ingestd.mirror.host import HostMember
 from ingestd.mirror.one_cluster import selection_between
+from ingestd.mirror.overlaps import Copied, Overlaps
 from ingestd.mirror.positions import CanNotBegin, GroupPositions
 from ingestd.mirror.registry import Origins, cluster_id
 from ingestd.mirror.starts import Starts, find_offsets
@@ -85,6 +86,9 @@ class MirrorFinder:
         """By topic of the source, why it is not taken, as it was said."""
         self._copies: set[str] = set()
         """Topics within one cluster that were said to have names of copies."""
+        others = (other.overlaps for other in surroundings.others if isinstance(other, MirrorFinder))
+        self.overlaps: Overlaps = next(others, None) or Overlaps()
+        """What this mirror shares with the others."""
         self._hopeless = False
         """Whether the last look failed with what trying again does not mend."""
 
@@ -202,6 +206,7 @@ class MirrorFinder:
         selection = selection_between(self._route, *ids)
         self._say_copies(selection.copies(topics))
         wanted, problems = selection.wanted(topics)
+        self._say_overlaps(Copied(ids[0], known.name, ids[1], name) for name, known in wanted.items())
         if self._translations is not None:
             await self._translations.prepare(REQUEST_TIMEOUT)
         prepared = await TargetTopics(self._route, self._configs, *admins).prepare(wanted)
@@ -276,6 +281,13 @@ class MirrorFinder:
             self._copies.update(new)
             why = f"they have names of copies ({self._route.writes_to}), and source and target are one cluster"
             self._log.info("topics left out", topics=len(new), first=new[:MOST_NAMED], why=why)
+
+    def _say_overlaps(self, taken: Iterable[Copied]) -> None:
+        """Say, once, which topics another mirror copies into the same topics as this one."""
+        for other, topics in self.overlaps.look(self._route.name, taken).items():
+            then = "records that both copy are on the target twice; expected one mirror for a topic"
+            first = topics[:MOST_NAMED]
+            self._log.warning("topics copied by two mirrors", other=other, topics=len(topics), first=first, then=then)
 
     async def _take(self) -> None:
         """Have partitions appear that are this host's and have not yet. Raises `IngestdError`."""

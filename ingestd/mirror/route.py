@@ -146,11 +146,42 @@ class MirrorRoute:
     @property
     def claims(self) -> tuple[Claim, ...]:
         """See `ingestd.daemon.source.Route.claims`: in one group, positions of two would overwrite each other."""
-        return (Claim("group", (self.target, self.positions_group), f'"{self.positions_group}"'),)
+        group = Claim("group", (self.target, self.positions_group), f'"{self.positions_group}"')
+        return (group, *self._topic_claims())
+
+    def _topic_claims(self) -> Iterator[Claim]:
+        """Two with one pattern would copy each topic twice, unless they leave out other topics, or other records."""
+        left_out = {
+            "exclude": frozenset(self.exclude),
+            "keys": frozenset(self.keys),
+            "exclude_keys": frozenset(self.exclude_keys),
+            "headers": frozenset(self.headers.items()),
+            "exclude_headers": frozenset(self.exclude_headers.items()),
+        }
+        for pattern in self.topics:
+            name = f'"{pattern}" of {self.source} for {self.target} under the same names'
+            thing = pattern, self.way, *left_out.values()
+            yield Claim("topics", thing, name, ("source", "target", "naming", *left_out))
+
+    @property
+    def way(self) -> tuple[str, str, str]:
+        """Mirrors with one way give a topic the same name on the same target."""
+        return self.source, self.target, self.template
 
     @classmethod
     def warnings(cls, routes: Sequence[Self]) -> Iterator[str]:
-        """See `ingestd.daemon.source.Route.warnings`: mirrors that would copy each other's records for ever."""
+        """See `ingestd.daemon.source.Route.warnings`.
+
+        Mirrors that would copy each other's records for ever; and those that copy a topic twice, where one names it.
+        """
+        for one, other in combinations(routes, 2):
+            named = (topic for topic in dict.fromkeys(one.topics + other.topics) if TOPIC_NAME.fullmatch(topic))
+            for topic in named:
+                if one.way == other.way and one.selection.takes(topic) and other.selection.takes(topic):
+                    yield (
+                        f"mirrors.{other.name}.topics: {topic} is taken here and in [mirrors.{one.name}], under one "
+                        f"name on {one.target}: records that both copy are there twice"
+                    )
         same_names = [route for route in routes if route.template == NAMING["identity"] and route.send_back]
         for one, other in combinations(same_names, 2):
             if (one.source, one.target) == (other.target, other.source):

@@ -3,13 +3,16 @@
 import json
 import os
 import shutil
+import subprocess
 import threading
 import time
 
 from confluent_kafka import Consumer, Producer, TopicPartition
 from confluent_kafka.admin import AlterConfigOpType, ConfigEntry, ConfigResource
-from harness.mirrors import copied_to_the_end, positions, produce, records, source_offset
+from harness.daemon import ConfiguredDaemon
+from harness.mirrors import copied_to_the_end, positions, produce, records, runs_once, source_offset
 from harness.node import free_ports
+from harness.programs import ingestd
 
 
 def logged(daemon, event):
@@ -295,3 +298,23 @@ def test_of_two_hosts_with_one_name_the_later_one_copies_and_the_other_says_why_
     one.stop()
     for partition in range(2):
         assert records(west.servers, f"east.{name}", partition) == records(kafka.servers, name, partition)
+
+
+def test_a_topic_that_two_mirrors_of_one_daemon_copy_is_said_once(kafka, west, topic, tmp_path):
+    # 10 records were 20 on the target, and nothing was said.
+    name = topic()
+    produce(kafka.servers, name, [b"one"])
+    between = {"source": "east", "target": "west"}
+    tables = {
+        "clusters.east": {"bootstrap": kafka.bootstrap},
+        "clusters.west": {"bootstrap": west.bootstrap},
+        f"mirrors.{name}-one": {**between, "topics": [name]},
+        f"mirrors.{name}-other": {**between, "topics": [f"{name}.*"]},
+    }
+    with ConfiguredDaemon(tmp_path / "daemon", tables, daemon={"workers": 1}) as daemon:
+        runs_once(daemon)
+        (said,) = logged(daemon, "topics copied by two mirrors")
+        assert {said["route"], said["other"]} == {f"{name}-one", f"{name}-other"}
+        assert said["first"] == [name]
+        warned = subprocess.run([*ingestd(), "check", str(daemon.file)], capture_output=True, text=True, check=False)
+        assert f"{name} is taken here and in [mirrors.{name}-one]" in warned.stdout + warned.stderr

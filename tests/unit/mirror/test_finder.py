@@ -9,6 +9,7 @@ import structlog
 from ingestd.client.metadata import TopicPartition
 from ingestd.daemon.source import Surroundings
 from ingestd.mirror.finder import MirrorFinder
+from ingestd.mirror.overlaps import Copied
 from ingestd.mirror.positions import MirrorPosition
 from ingestd.mirror.route import MirrorRoute
 
@@ -114,3 +115,15 @@ def test_copies_within_one_cluster_that_are_left_out_are_said_once(finder):
         ("topics left out", 1, ["east.a"]),
         ("topics left out", 2, ["east.b", "east.c"]),
     ]
+
+
+def test_a_topic_that_two_mirrors_of_one_daemon_copy_is_warned_of_once(finder):
+    # 10 records were 20 on the target, and nothing was said.
+    later = MirrorRoute("later", "east", "west", ("orders.*",))
+    other = MirrorFinder(later, Surroundings(once=False, others=(finder,), client=lambda name: None, host="h"))
+    with structlog.testing.capture_logs() as logs:
+        for one in (other, finder, other, finder):
+            one._say_overlaps([Copied("E", "orders", "W", "east.orders")])
+    (line,) = logs
+    assert (line["log_level"], line["event"]) == ("warning", "topics copied by two mirrors")
+    assert (line["route"], line["other"], line["first"]) == ("m", "later", ["orders"])

@@ -82,6 +82,46 @@ def test_two_mirrors_do_not_keep_their_positions_in_one_group(faults):
     assert faults("group = 'g'", other) == []
 
 
+@pytest.mark.parametrize(
+    ("lines", "others", "refused"),
+    [
+        ("", "topics = ['b', 'a']", True),
+        ("exclude = ['b']", "topics = ['a']\nexclude = ['b']\nstart = 'latest'", True),
+        ("naming = '{source}.{topic}'", "topics = ['a']", True),
+        ("", "topics = ['a.*']", False),  # not certain: the log says it if both find a topic
+        ("", "topics = ['a']\nexclude = ['b']", False),
+        ("", "topics = ['a']\nnaming = 'identity'", False),
+        ("keys = ['eu']", "topics = ['a']\nexclude_keys = ['eu']", False),
+        ("headers.region = 'eu'", "topics = ['a']\nheaders.region = 'us'", False),
+    ],
+)
+def test_two_mirrors_do_not_copy_the_same_twice(faults, lines, others, refused):
+    found = faults(lines, f"[mirrors.n]\nsource = 'east'\ntarget = 'west'\n{others}")
+    said = '[mirrors.m] takes "a" of east for west under the same names too; expected one of its own'
+    assert [fault.partition(": ")[2] for fault in found] == [said] * refused
+
+
+def test_whether_two_mirrors_copy_the_same_is_not_said_while_a_naming_is_wrong(faults):
+    (fault,) = faults("naming = 'copy'", "[mirrors.n]\nsource = 'east'\ntarget = 'west'\ntopics = ['a']")
+    assert fault.startswith("m.naming")
+
+
+@pytest.mark.parametrize(
+    ("topics", "keys", "warned"),
+    [
+        (("ab.*", "a.*"), {}, True),
+        (("b.*",), {}, False),
+        ((".*",), {"exclude": ("a",)}, False),
+        ((".*",), {"naming": "identity"}, False),
+        ((".*",), {"source": "south"}, False),
+    ],
+)
+def test_check_warns_of_a_topic_that_is_named_in_one_mirror_and_matched_in_another(topics, keys, warned):
+    said = list(MirrorRoute.warnings([route(name="other", topics=topics, **keys), route()]))
+    expected = "mirrors.m.topics: a is taken here and in [mirrors.other], under one name on west"
+    assert [one.partition(": records")[0] for one in said] == [expected] * warned
+
+
 def test_a_start_may_be_a_time():
     assert route(start="2026-01-31T09:00:00+01:00").start_time == datetime(2026, 1, 31, 8, tzinfo=UTC)
     assert route(start="latest").start_time is None
