@@ -132,12 +132,14 @@ class SupervisedCluster:
         self._push(MetadataPushed(self.settings.name, metadata))
 
     async def _watch(self, client: Client) -> None:
-        """Ask for the topics until all of them are known. From then on, only check the brokers."""
-        topics = sorted(self._topics)
+        """Ask for the topics while one of them is not known. Otherwise only check the brokers.
+
+        A topic that is deleted becomes unknown when a worker, whose records are refused, wishes for its metadata.
+        """
         backoff = Backoff(initial=0.1, maximum=LOOK_INTERVAL)
         while True:
+            topics = [] if self.ready else sorted(self._topics)
             if await self._look(client, topics) and self.ready:
-                topics = []
                 backoff.reset()
                 await asyncio.sleep(LOOK_INTERVAL)
             else:
@@ -155,14 +157,17 @@ class SupervisedCluster:
             return False
         self._reach.answered(time.monotonic())
         self._reachable(self._reach.reachable)
-        if topics:
-            missing = self._missing_topics()
-            if missing and missing != self._missing:
-                self._log.error("topics can not be used", reason=missing)
-            elif self._missing and not missing:
-                self._log.info("topics can be used")
-            self._missing = missing
+        if topics or self.ready:  # a topic that is unknown counts as missing once it was asked for here
+            self._tell_missing()
         return True
+
+    def _tell_missing(self) -> None:
+        missing = self._missing_topics()
+        if missing and missing != self._missing:
+            self._log.error("topics can not be used", reason=missing)
+        elif self._missing and not missing:
+            self._log.info("topics can be used")
+        self._missing = missing
 
     def _missing_topics(self) -> str:
         missing = [

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 import psutil
 from confluent_kafka import Consumer, TopicPartition
+from confluent_kafka.admin import AdminClient, NewTopic
 from embedded.process import BrokerProcess
 from harness import reading
 from harness.daemon import ConfiguredDaemon, Daemon
@@ -18,7 +19,10 @@ from harness.mirrors import produce, records
 from harness.written import LogWriter, Written
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from pathlib import Path
+
+    from harness.trial import Trial
 
 KILLS = 3
 
@@ -108,6 +112,31 @@ def test_a_killed_daemon_leaves_no_broker_behind_and_its_successor_has_every_lin
         assert daemon.wait(90) == 0
         assert not (tmp_path / "daemon" / "state" / "clusters" / "target.address").exists()
     written.compare(read_back(tmp_path / "daemon" / "state", tmp_path, "lines")).check(duplicates=True)
+
+
+def test_a_topic_that_is_deleted_while_a_tail_runs_is_named_until_it_is_there_again(
+    embedded: BrokerProcess, logs: Path, trial: Callable[..., Trial]
+) -> None:
+    made_by_hand = {"bootstrap": [embedded.servers], "create_topics": False}
+    there = trial("*.log", tables={"clusters.target": made_by_hand})
+    daemon, admin = there.daemon, AdminClient({"bootstrap.servers": embedded.servers})
+    path = logs / "access.log"
+    path.write_bytes(b"before\n")
+    there.start()
+    daemon.until(lambda: there.arrived() == 1, "the first line arrives", 30)
+    admin.delete_topics([there.topic])[there.topic].result(30)
+    with path.open("ab") as file:
+        file.write(b"while it was gone\n")
+    missing = f"tail logs: topic {there.topic} is missing"
+    daemon.until(lambda: missing in daemon.not_ready(), "/readyz names tail and topic", 30)
+    assert missing in daemon.status()["clusters"][0]["error"]
+    (said,) = there.events("topics can not be used")
+    assert missing in said["reason"]
+    admin.create_topics([NewTopic(there.topic, 1, 1)])[there.topic].result(30)
+    daemon.until(lambda: there.arrived() == 1, "what waited arrives", 60)
+    daemon.until(lambda: bool(there.events("topics can be used")), "the log says so", 30)
+    assert not daemon.not_ready()
+    there.stop()
 
 
 def test_a_mirror_into_the_embedded_broker_goes_on_from_its_positions_there(

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import asyncio
 from types import SimpleNamespace
 
 import pytest
 import structlog
 
 from ingestd.client.metadata import ClusterMetadata, Node, PartitionMetadata, TopicMetadata
+from ingestd.daemon import supervised_cluster
 from ingestd.daemon.configuration import ClusterSettings, DaemonSettings
 from ingestd.daemon.supervised_cluster import SupervisedCluster
 from ingestd.errors import ConnectionLost, DeadlineExceeded, ErrorCode
@@ -58,6 +60,14 @@ def session(metadata, heard):
         yield made
 
 
+async def looks(metadata, topics):
+    """Wait until the cluster was asked twice more for these topics: what the first answer led to is done then."""
+    metadata.asked.clear()
+    async with asyncio.timeout(10):
+        while metadata.asked.count(topics) < 2:
+            await asyncio.sleep(0.001)
+
+
 async def test_why_a_cluster_does_not_answer_is_known_from_the_first_attempt_on(session, metadata, heard):
     metadata.error, metadata.last_error = DeadlineExceeded("refreshing metadata"), REFUSED
     assert not await session._look(session.client, ["t"])
@@ -95,6 +105,36 @@ async def test_a_cluster_that_lacks_a_topic_answers_and_can_not_be_used(session,
         assert await session._look(session.client, ["t"])
     assert session.trouble is None
     assert [event["event"] for event in heard.events[1:]] == ["topics can be used"]
+
+
+async def test_a_topic_that_is_deleted_while_its_tail_runs_is_said_and_so_is_its_return(
+    session, metadata, heard, monkeypatch
+):
+    # Nothing was logged, and /readyz named the cluster alone: topics were asked for until they were known once.
+    monkeypatch.setattr(supervised_cluster, "LOOK_INTERVAL", 0.001)
+    metadata.snapshot = there = ClusterMetadata(
+        topics={"t": TopicMetadata("t", None, (PartitionMetadata(0, 1, 0, (1,), (1,)),))}, version=1
+    )
+    watching = asyncio.ensure_future(session._watch(session.client))
+    await looks(metadata, [])
+    deleted = TopicMetadata("t", None, (), error=ErrorCode.unknown_topic_or_partition)
+    metadata.snapshot = ClusterMetadata(topics={"t": deleted}, version=2)
+    await looks(metadata, ["t"])
+    assert not session.ready
+    assert "tails a, b: topic t is missing" in session.trouble
+    metadata.snapshot = there  # a worker wished for it, and its wish was answered before the next look
+    await looks(metadata, [])
+    watching.cancel()
+    assert session.trouble is None
+    assert [event["event"] for event in heard.events] == ["topics can not be used", "topics can be used"]
+
+
+async def test_a_topic_that_an_answer_lacks_is_asked_for_before_it_is_called_missing(session, metadata, heard):
+    # A broker that has just started does not know every topic yet, and a missing one may be created by asking.
+    metadata.snapshot = ClusterMetadata(topics={"t": TopicMetadata("t", None, ())}, version=1)
+    await session._look(session.client, [])
+    assert not heard.events
+    assert session.trouble is None
 
 
 async def test_a_topic_that_is_refused_is_not_called_missing(session, metadata):
