@@ -6,7 +6,6 @@ from __future__ import annotations
 import os
 import sys
 from itertools import chain
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
@@ -16,12 +15,13 @@ from ingestd import __version__
 from ingestd.cli.broker_verbs import broker
 from ingestd.cli.group_verbs import groups
 from ingestd.cli.mirror_verbs import mirror
-from ingestd.cli.options import configuration_file, of_cluster, show, shown_as
+from ingestd.cli.options import a_path, configuration_file, of_cluster, show, shown_as
 from ingestd.cli.pipeline_verbs import pipeline
 from ingestd.cli.topic_verbs import topics
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
+    from pathlib import Path
 
     from ingestd.cli.configured import ClusterAccess
     from ingestd.cli.options import Shape
@@ -134,7 +134,7 @@ def example(name: str | None) -> None:
 
 @ingestd.command()
 @of_topic
-@click.argument("file", required=False, type=click.Path(path_type=Path))
+@click.argument("file", required=False, type=a_path)
 @of_cluster
 @click.option("--partition", "-p", type=int, help="Send to this partition only.")
 @click.option("--key-delimiter", "-K", metavar="TEXT", help="Each line is key, TEXT, value.")

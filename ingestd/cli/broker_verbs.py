@@ -3,25 +3,23 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
 
-from ingestd.cli.options import show, shown_as
+from ingestd.cli.options import a_path, show, shown_as
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
+    from pathlib import Path
 
     from ingestd.cli.options import Shape
 
 __all__ = ["broker"]
 
-_file = click.Path(path_type=Path)
-
 
 @click.group(invoke_without_command=True)
-@click.option("--data", metavar="DIR", type=_file, help="Directory of the broker's logs.")
+@click.option("--data", metavar="DIR", type=a_path, help="Directory of the broker's logs.")
 @click.option("--listen", metavar="HOST:PORT", default="127.0.0.1:9092", help="Where to listen.")
 @click.option(
     "--advertise",
@@ -51,9 +49,9 @@ _file = click.Path(path_type=Path)
     help="An assignor that members of KIP-848 groups may choose; the first is the default. May be given several times."
     " Default: uniform, range.",
 )
-@click.option("--tls-certificate", metavar="FILE", type=_file, help="Clients use TLS. The broker's certificate (PEM).")
-@click.option("--tls-key", metavar="FILE", type=_file, help="Its private key (PEM), unless it is in the same file.")
-@click.option("--tls-client-ca", metavar="FILE", type=_file, help="Clients show a certificate signed by one of these.")
+@click.option("--tls-certificate", metavar="FILE", type=a_path, help="Clients use TLS. The broker's certificate (PEM).")
+@click.option("--tls-key", metavar="FILE", type=a_path, help="Its private key (PEM), unless it is in the same file.")
+@click.option("--tls-client-ca", metavar="FILE", type=a_path, help="Clients show a certificate signed by one of these.")
 @click.option(
     "--sasl",
     multiple=True,
@@ -117,7 +115,7 @@ def users() -> None:
     """Make, list and remove the users of a broker. It may run meanwhile: the next authentication knows."""
 
 
-of_data = click.option("--data", metavar="DIR", type=_file, required=True, help="Directory of the broker's logs.")
+of_data = click.option("--data", metavar="DIR", type=a_path, required=True, help="Directory of the broker's logs.")
 of_user = click.argument("name", metavar="USER")
 
 

@@ -13,12 +13,14 @@ import click
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
 
-__all__ = ["Shape", "configuration_file", "of_cluster", "show", "shown_as"]
+__all__ = ["Shape", "a_path", "configuration_file", "of_cluster", "show", "shown_as"]
 
 Shape = Literal["table", "json"]
 """How what was found is written."""
 
-configuration_file = click.argument("config", type=click.Path(path_type=Path))
+a_path = click.Path(path_type=Path, readable=False)
+"""A path. Whoever opens it says what is wrong with it: click's own words for a file that can not be read are others."""
+configuration_file = click.argument("config", type=a_path)
 shown_as = click.option(
     "--output", type=click.Choice(get_args(Shape)), help="Default: a table on a terminal, else JSON."
 )
@@ -40,7 +42,7 @@ def of_cluster(verb: Callable[..., None]) -> Callable[..., None]:
         "--config",
         "-c",
         metavar="CONFIG",
-        type=click.Path(path_type=Path),
+        type=a_path,
         help="Take brokers and security from a configuration.",
     )
     @click.option("--cluster", metavar="NAME", help="Which [clusters.NAME] of --config; needed if several.")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import subprocess
 import sys
@@ -226,6 +227,21 @@ def test_a_signal_after_the_run_does_not_change_its_status(tmp_path: Path) -> No
 def test_a_missing_configuration_is_one_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["run", f"{tmp_path}/none.toml"]) == 2
     assert capsys.readouterr().err == f"ingestd: {tmp_path}/none.toml: no such file\n"
+
+
+@pytest.mark.parametrize("verb", [["run"], ["check"], ["topics", "list", "-c"]])
+def test_a_configuration_that_this_user_can_not_read_is_one_line(
+    config, verb: list[str], capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # click looked first, and said so in its own words: without `ingestd:`, which operators look for.
+    def refused(path: Path) -> bytes:
+        raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), str(path))
+
+    file = config()
+    monkeypatch.setattr(os, "access", lambda *_: False)
+    monkeypatch.setattr(Path, "read_bytes", refused)
+    assert main([*verb, file]) == 2
+    assert capsys.readouterr().err == f"ingestd: {file}: can not be read: Permission denied\n"
 
 
 @pytest.mark.parametrize(
