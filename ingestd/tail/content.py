@@ -49,12 +49,14 @@ def not_text(head: bytes) -> str | None:
 def is_in_the_making(path: str) -> bool:
     """Whether a compressed file seems to be made now: what it is made of is beside it, and goes when it is done.
 
+    So does one of no bytes, beside whatever it is: nothing was written to it yet, and nothing of it can be lost.
+
     Where rotated files were not compressed before, an old one may be beside another generation, compressed: if it has
     the name of a rotated file, and begins otherwise, that one is complete. What can not be decoded yet is not.
     """
     plain = plain_of(path)
     if not os.path.lexists(plain):
-        return False
+        return _is_empty(path)
     if not any(rotated_from(plain)):
         return True
     try:
@@ -63,6 +65,13 @@ def is_in_the_making(path: str) -> bool:
             return original.read(0, len(head)) == head
     except OSError:
         return True
+
+
+def _is_empty(path: str) -> bool:
+    try:
+        return not os.stat(path).st_size
+    except OSError:
+        return False
 
 
 def text_start(descriptor: int, head: bytes) -> int:

@@ -2270,6 +2270,26 @@ async def test_an_upload_that_goes_on_after_it_was_said_to_be_damaged_is_read_to
     assert len(follower.losses) == 1
 
 
+async def test_a_compressed_file_without_a_byte_is_no_loss_and_is_read_once_something_is_in_it(
+    follow: Any, tmp_path: Path, impatient: None
+) -> None:
+    # After a minute it was an error, "data lost", with 0 bytes from 0 on.
+    path = tmp_path / "a.gz"
+    path.touch()
+    os.utime(path, (1000, 1000))
+    follower = follow_packed(follow)
+    await follower.settle()
+    assert not follower.losses
+    assert not follower.troubles
+    pack(path, "1")
+    await follower.reads("1")
+    path.write_bytes(b"")  # it is to be written anew
+    await follower.settle()
+    pack(path, "2", "3")
+    await follower.reads("1", "2", "3")
+    assert not follower.losses
+
+
 async def test_members_that_were_seen_and_deleted_unread_are_lost_loudly(follow: Any, tmp_path: Path) -> None:
     path = tmp_path / "a.gz"
     pack(path, "1")
