@@ -120,6 +120,10 @@ class Examinations:
             self._refused[place.file] = modified, reason, place.path
         return reason
 
+    def has_refused(self, file: FileId) -> bool:
+        """Whether a file was refused, perhaps before it was modified."""
+        return file in self._refused
+
     def take_back(self, file: FileId) -> None:
         """It is not refused any more."""
         self._refused.pop(file, None)

@@ -169,6 +169,7 @@ class TailFinder:
             self._files,
             self._names,
             self._verdicts,
+            self._examinations,
             self._finished,
             self._awaited,
             self._vanished,

@@ -25,12 +25,13 @@ from ingestd.tail.facts import (
     Taken,
     Untold,
 )
-from ingestd.tail.generation import Phase
+from ingestd.tail.generation import NOTHING, Phase
 from ingestd.tail.known import birth_of, printable
 
 if TYPE_CHECKING:
     from ingestd.daemon.source import Sources
     from ingestd.tail.awaited import Awaited
+    from ingestd.tail.examinations import Examinations
     from ingestd.tail.facts import Command, Place
     from ingestd.tail.file_id import FileId
     from ingestd.tail.files import Files
@@ -62,6 +63,7 @@ class Performer:
         files: Files,
         names: Names,
         verdicts: Verdicts,
+        examinations: Examinations,
         finished: Finished,
         awaited: Awaited,
         vanished: VanishedFiles,
@@ -75,6 +77,7 @@ class Performer:
         self._files = files
         self._names = names
         self._verdicts = verdicts
+        self._examinations = examinations
         self._finished = finished
         self._awaited = awaited
         self._vanished = vanished
@@ -151,7 +154,8 @@ class Performer:
     def _note(self, log: Log, generation: Generation) -> None:
         self._log_of[generation.source] = log
         self._vanished.met(generation.known.file)
-        self._troubles.over(generation.known.path)
+        if not self._is_refused(generation):
+            self._troubles.over(generation.known.path)
         owned = self._files.find(generation.known.file)
         if owned is not None and owned.log is not log and owned.generation.copy_of is not None:
             owned.finder.apply(owned.log, Taken(generation.known.file))
@@ -177,7 +181,14 @@ class Performer:
             last=generation.last,
         )
 
+    def _is_refused(self, generation: Generation) -> bool:
+        """Whether a file was refused and counts as empty now: where events were missed, until it is examined again."""
+        return generation.copy_of == NOTHING and self._examinations.has_refused(generation.known.file)
+
     def _await(self, log: Log, place: Place) -> None:
         self._names.judge(place.path, judged=True)
+        empty = log.of(place.file)
+        if empty is not None and self._is_refused(empty):  # it was examined: nothing is in it any more
+            self._troubles.over(place.path)
         if not self._awaited.hold(log, place, time.monotonic()):
             self.look_at_awaited(place.file)

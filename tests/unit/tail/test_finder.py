@@ -645,6 +645,28 @@ async def test_a_refused_file_is_taken_once_it_is_text(follow: Any, tmp_path: Pa
     assert not follower.losses
 
 
+async def test_a_refused_file_is_said_once_whatever_changes_of_the_directories_above_it(
+    follow: Any, tmp_path: Path
+) -> None:
+    # Each chmod of one of them brought a warning for each such file, and counted it again.
+    logs = tmp_path / "logs"
+    logs.mkdir()
+    file = logs / "a.log"
+    file.write_bytes(b"a\0b\n")
+    follower = follow("logs/*.log", rescan_interval=0.05)
+    await follower.settle()
+    for directory, mode in ((logs, 0o750), (tmp_path, 0o750), (logs, 0o755)):
+        directory.chmod(mode)
+        await follower.settle()
+    assert [thing for thing, _ in follower.told] == [str(file)]
+    assert follower.present_troubles
+    file.write_bytes(b"")
+    await follower.settle()
+    assert not follower.present_troubles
+    append(file, "one")
+    await follower.reads("one")
+
+
 @pytest.mark.parametrize("empty", [False, True])
 async def test_what_the_kubelet_compresses_to_is_no_trouble(follow: Any, tmp_path: Path, *, empty: bool) -> None:
     # It writes 0.log.1.tmp and calls that 0.log.1.gz then: `file not taken`, it was said, and to call it so.
