@@ -18,7 +18,7 @@ from ingestd.daemon.security import SaslSettings  # noqa: TC001 - types of field
 from ingestd.errors import ConfigurationError, WrongSetting
 from ingestd.wire.connection import ConnectionSettings
 from ingestd.wire.secret import Secret, warn_if_others_can_read
-from ingestd.wire.tls import TlsSettings, client_context
+from ingestd.wire.tls import TlsSettings, UnusableTls, client_context
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -224,8 +224,8 @@ class Configuration:
             try:
                 check()
             except ConfigurationError as error:
-                for problem in str(error).splitlines():
-                    keys.setdefault(problem, key)  # a secret is read for itself, and for what needs it
+                for which, problem in _each(key, error):
+                    keys.setdefault(problem, which)  # a secret is read for itself, and for what needs it
         return [(key, problem) for problem, key in keys.items()]
 
     def bootstrap(self, cluster: str) -> tuple[str, ...]:
@@ -245,6 +245,13 @@ class Configuration:
             ) from None
         except OSError as error:
             raise ConfigurationError(f"{published}: can not be read: {error.strerror}") from error
+
+
+def _each(key: str, error: ConfigurationError) -> list[tuple[str, str]]:
+    """The keys that are wrong, each with why; `key` was checked. Of `tls`, those in it."""
+    if key == "tls" and isinstance(error, UnusableTls):
+        return [(f"tls.{name}", problem) for name, problem in error.problems]
+    return [(key, problem) for problem in str(error).splitlines()]
 
 
 def prepare_state(settings: DaemonSettings) -> Path:

@@ -7,15 +7,29 @@ import ssl
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path  # noqa: TC003 - types of fields are looked up when a configuration is read
-from typing import Final, Literal
+from typing import TYPE_CHECKING, Final, Literal
 
 from ingestd.checks import Checks, as_path, check_kinds
 from ingestd.errors import AuthenticationFailed, ConfigurationError, IngestdError
 from ingestd.wire.secret import Secret, warn_if_others_can_read
 
-__all__ = ["TlsSettings", "client_context", "handshake_error"]
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+__all__ = ["TlsSettings", "UnusableTls", "client_context", "handshake_error"]
 
 _log = logging.getLogger(__name__)
+
+
+class UnusableTls(ConfigurationError):
+    """The files of TLS settings can not be used. `problems`: the setting of each, with what is wrong."""
+
+    def __init__(self, problems: Sequence[tuple[str, str]]) -> None:
+        super().__init__("\n".join(problem for _, problem in problems))
+        self.problems = tuple(problems)
+
+    def __reduce__(self) -> tuple[type[UnusableTls], tuple[object]]:
+        return UnusableTls, (self.problems,)  # it may go from one process to another
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,7 +77,7 @@ _VERSIONS: Final = {"1.2": ssl.TLSVersion.TLSv1_2, "1.3": ssl.TLSVersion.TLSv1_3
 def client_context(settings: TlsSettings) -> ssl.SSLContext:
     """The context of these settings. It is made again only if one of the files has changed.
 
-    Raises `ConfigurationError`, with a line for each file that is wrong.
+    Raises `UnusableTls`, with a line for each file that is wrong.
     """
     files = (settings.ca_file, settings.certificate_file, settings.key_file)
     return _context(settings, tuple(None if file is None else _stamp(file) for file in files))
@@ -85,32 +99,34 @@ def _context(settings: TlsSettings, _files: tuple[object, ...]) -> ssl.SSLContex
         context.check_hostname = False
         unchecked = "name" if settings.verify == "certificate" else "certificate"
         _log.warning("TLS without a look at the brokers' %s: anybody on the way can pretend to be one", unchecked)
-    problems = []
+    problems: list[tuple[str, str]] = []
     for load in (_load_authorities, _load_certificate):
         try:
             load(context, settings)
-        except ConfigurationError as error:
-            problems.append(str(error))
+        except UnusableTls as error:
+            problems += error.problems
     if problems:
-        raise ConfigurationError("\n".join(problems))
+        raise UnusableTls(problems)
     return context
 
 
-def _require_there(*files: Path | None) -> None:
-    """Raises `ConfigurationError`, with a line for each file that is not there."""
+def _require_there(settings: TlsSettings, *names: str) -> None:
+    """Raises `UnusableTls`, with a line for each file that is not there. `names`: of the settings that name it."""
     problems = []
-    for file in filter(None, files):
+    for name in names:
+        file: Path | None = getattr(settings, name)
         try:
-            file.stat()
+            if file is not None:
+                file.stat()
         except OSError as error:
-            problems.append(f"{file}: can not be read: {error.strerror}")
+            problems.append((name, f"{file}: can not be read: {error.strerror}"))
     if problems:
-        raise ConfigurationError("\n".join(problems))
+        raise UnusableTls(problems)
 
 
 def _load_authorities(context: ssl.SSLContext, settings: TlsSettings) -> None:
     ca_file = settings.ca_file
-    _require_there(ca_file)
+    _require_there(settings, "ca_file")
     if settings.verify == "none":
         context.verify_mode = ssl.CERT_NONE
         return
@@ -120,9 +136,9 @@ def _load_authorities(context: ssl.SSLContext, settings: TlsSettings) -> None:
     try:
         context.load_verify_locations(ca_file)
     except ssl.SSLError as error:
-        raise ConfigurationError(f"{ca_file}: no certificates in PEM: {_reason(error)}") from None
+        raise UnusableTls([("ca_file", f"{ca_file}: no certificates in PEM: {_reason(error)}")]) from None
     except OSError as error:
-        raise ConfigurationError(f"{ca_file}: can not be read: {error.strerror}") from error
+        raise UnusableTls([("ca_file", f"{ca_file}: can not be read: {error.strerror}")]) from error
 
 
 def _load_certificate(context: ssl.SSLContext, settings: TlsSettings) -> None:
@@ -130,24 +146,28 @@ def _load_certificate(context: ssl.SSLContext, settings: TlsSettings) -> None:
     if certificate_file is None:
         return
     password = Secret.of(settings.key_password)
-    _require_there(certificate_file, key_file)
+    _require_there(settings, "certificate_file", "key_file")
     holder = key_file or certificate_file
+    holding = "certificate_file" if key_file is None else "key_file"
 
     def ask() -> str:  # OpenSSL would ask at the terminal if it were given none
         if password is None:
-            raise ConfigurationError(f"{holder}: its private key is encrypted; expected key_password")
+            raise UnusableTls([(holding, f"{holder}: its private key is encrypted; expected key_password")])
         return password.read()
 
     try:
         context.load_cert_chain(certificate_file, key_file, ask)
+    except UnusableTls:
+        raise
+    except ConfigurationError as error:  # the secret can not be read
+        raise UnusableTls([("key_password", str(error))]) from error
     except ssl.SSLError as error:
         encrypted = "" if password is None else ", opened with key_password"
-        raise ConfigurationError(
-            f"{certificate_file}: expected a certificate in PEM and in {holder} its private key{encrypted}: "
-            f"{_reason(error)}"
-        ) from None
+        expected = f"expected a certificate in PEM and in {holder} its private key{encrypted}"
+        raise UnusableTls([("certificate_file", f"{certificate_file}: {expected}: {_reason(error)}")]) from None
     except OSError as error:
-        raise ConfigurationError(f"{certificate_file}, {holder}: can not be read: {error.strerror}") from error
+        unread = f"{certificate_file}, {holder}: can not be read: {error.strerror}"
+        raise UnusableTls([("certificate_file", unread)]) from error
     if password is None:
         warn_if_others_can_read(holder)
 
@@ -155,8 +175,9 @@ def _load_certificate(context: ssl.SSLContext, settings: TlsSettings) -> None:
 def handshake_error(error: BaseException, broker: str) -> IngestdError | None:
     """Why a handshake with `broker` (HOST:PORT) failed, if trying again is pointless; None if it is not pointless."""
     if isinstance(error, ssl.SSLCertVerificationError):
-        remedy = "; `ca_file` names whom to trust" if error.verify_code in _OF_NOBODY_KNOWN else ""
-        return AuthenticationFailed(f"{broker}: the broker's certificate is refused: {error.verify_message}{remedy}")
+        remedy = _REMEDIES.get(error.verify_code, "")
+        reason = error.verify_message.rstrip(".")
+        return AuthenticationFailed(f"{broker}: the broker's certificate is refused: {reason}{remedy}")
     if not isinstance(error, ssl.SSLError) or isinstance(error, (ssl.SSLEOFError, ssl.SSLZeroReturnError)):
         return None
     if error.reason in _NOT_TLS:
@@ -166,8 +187,11 @@ def handshake_error(error: BaseException, broker: str) -> IngestdError | None:
     return AuthenticationFailed(f"{broker}: no TLS handshake with this broker: {_reason(error)}")
 
 
-_OF_NOBODY_KNOWN: Final = frozenset({18, 19, 20, 21})
-"""What OpenSSL calls these: self-signed, or signed by nobody whose certificate is there."""
+_REMEDIES: Final = {
+    **dict.fromkeys((18, 19, 20, 21), "; `ca_file` names whom to trust"),
+    **dict.fromkeys((62, 64), "; connect to a name that is in it, or say in `server_name` which one it must have"),
+}
+"""By OpenSSL's number: self-signed, or signed by nobody whose certificate is there; for another name, or address."""
 
 _NOT_TLS: Final = ("WRONG_VERSION_NUMBER", "HTTP_REQUEST", "RECORD_LAYER_FAILURE")
 

@@ -165,7 +165,12 @@ def test_an_account_that_is_mended_lets_a_refused_daemon_go_on_by_itself(
 @pytest.mark.parametrize(
     ("tls", "secret", "key", "reason"),
     [
-        ({"ca_file": "/nowhere/ca.pem"}, None, "tls", "/nowhere/ca.pem: can not be read: No such file or directory"),
+        (
+            {"ca_file": "/nowhere/ca.pem"},
+            None,
+            "tls.ca_file",
+            "/nowhere/ca.pem: can not be read: No such file or directory",
+        ),
         ({}, {"file": "/nowhere/password"}, "sasl.password", "/nowhere/password: a secret can not be read: No such"),
         ({}, {"environment": "NOT_SET_HERE"}, "sasl.password", "environment variable NOT_SET_HERE: empty or not set"),
     ],

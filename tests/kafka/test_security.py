@@ -428,10 +428,8 @@ def test_a_small_tool_whose_files_are_not_there_names_file_and_key(
     file = write_configuration(secured_kafka, tmp_path, PASSWORD, tmp_path / "none.pem")
     refused = tool(file, "topics", "list")
     assert refused.returncode == 2
-    message = (
-        f"ingestd: {file}: clusters.secured.tls: {tmp_path}/none.pem: can not be read: No such file or directory\n"
-    )
-    assert refused.stderr.decode() == message
+    named = f"ingestd: {file}: clusters.secured.tls.ca_file: {tmp_path}/none.pem"
+    assert refused.stderr.decode() == f"{named}: can not be read: No such file or directory\n"
 
 
 async def test_topics_are_described_to_an_account_that_may_not_see_their_configurations(

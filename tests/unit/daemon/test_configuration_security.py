@@ -254,7 +254,7 @@ def test_no_secret_is_in_a_repr_or_in_what_workers_get_unless_it_stands_in_the_c
 @pytest.mark.parametrize(
     ("lines", "message"),
     [
-        ("tls = {ca_file='/nowhere'}", "clusters.a.tls: /nowhere: can not be read: No such file or directory"),
+        ("tls = {ca_file='/nowhere'}", "clusters.a.tls.ca_file: /nowhere: can not be read: No such file or directory"),
         (
             "sasl = {mechanism='SCRAM-SHA-512', username='me', password={file='/nowhere'}}",
             "clusters.a.sasl.password: /nowhere: a secret can not be read: No such file or directory",
@@ -293,9 +293,9 @@ sasl = {{mechanism='SCRAM-SHA-512', username='me', password={{file='/p'}}}}"""
     assert [line.partition("clusters.a.")[2] for line in str(caught.value).splitlines()] == [
         f"tls.key_password: /kp: a secret can not be read: {gone}",
         f"sasl.password: /p: a secret can not be read: {gone}",
-        f"tls: {tmp_path}/empty: no certificates in PEM: no certificate or crl found",
-        f"tls: /c: can not be read: {gone}",
-        f"tls: /k: can not be read: {gone}",
+        f"tls.ca_file: {tmp_path}/empty: no certificates in PEM: no certificate or crl found",
+        f"tls.certificate_file: /c: can not be read: {gone}",
+        f"tls.key_file: /k: can not be read: {gone}",
     ]
 
 

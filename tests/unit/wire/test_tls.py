@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
+import pickle
 import random
 import shutil
 import socket
@@ -22,7 +23,7 @@ from ingestd.errors import AuthenticationFailed, ConfigurationError, ConnectionL
 from ingestd.wire import secret
 from ingestd.wire.connection import Connection, ConnectionSettings
 from ingestd.wire.secret import Secret
-from ingestd.wire.tls import TlsSettings, client_context
+from ingestd.wire.tls import TlsSettings, UnusableTls, client_context, handshake_error
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -473,3 +474,27 @@ def test_a_key_that_everybody_can_read_is_in_the_log(
 def test_no_password_is_in_a_repr() -> None:
     settings = TlsSettings(certificate_file="client.pem", key_password="hunter2")  # type: ignore[arg-type]
     assert "hunter2" not in repr(ConnectionSettings(tls=settings))
+
+
+@pytest.mark.parametrize(
+    ("code", "reason", "remedy"),
+    [
+        (62, "Hostname mismatch", "server_name"),
+        (64, "IP address mismatch", "server_name"),
+        (20, "unable to get local issuer certificate", "ca_file"),
+    ],
+)
+def test_a_certificate_that_is_refused_is_said_with_the_setting_that_helps(code: int, reason: str, remedy: str) -> None:
+    error = ssl.SSLCertVerificationError(1, "certificate verify failed")
+    error.verify_code, error.verify_message = code, f"{reason}."
+    said = str(handshake_error(error, "kafka-1:9093"))
+    assert said.startswith(f"kafka-1:9093: the broker's certificate is refused: {reason}; ")
+    assert f"`{remedy}`" in said
+
+
+def test_an_error_of_a_file_goes_from_one_process_to_another(tmp_path: Path) -> None:
+    with pytest.raises(UnusableTls) as caught:
+        client_context(TlsSettings(tmp_path / "none"))
+    copy = pickle.loads(pickle.dumps(caught.value))
+    assert (str(copy), copy.problems) == (str(caught.value), caught.value.problems)
+    assert [name for name, _ in copy.problems] == ["ca_file"]
