@@ -188,5 +188,7 @@ class Broker:
         if not isinstance(error, IngestdError):
             return ConnectionLost(f"{self._name}: {error!r}")
         if self._settings.retry_authentication and isinstance(error, (AuthenticationFailed, ConfigurationError)):
-            return ConnectionLost(str(error))
+            passing = ConnectionLost(str(error))
+            passing.__cause__ = error
+            return passing
         return error

@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from ingestd.client.settings import ClientSettings
     from ingestd.wire.requests import Build
 
-__all__ = ["RefreshedMetadata"]
+__all__ = ["RefreshedMetadata", "is_refusal"]
 
 
 class _Round:
@@ -364,6 +364,11 @@ class RefreshedMetadata:
             self._periodic = loop.call_later(self._settings.metadata_max_age, self._refresh_periodically)
 
 
+def is_refusal(error: BaseException) -> bool:
+    """Whether a broker and this client do not accept each other, also where they are to be asked again."""
+    return isinstance(error, AuthenticationFailed) or isinstance(error.__cause__, AuthenticationFailed)
+
+
 def _nobody_answered(failures: Collection[IngestdError]) -> IngestdError:
     reasons = "; ".join(map(str, failures))
     if any(isinstance(error, AuthenticationFailed) for error in failures):
@@ -372,4 +377,6 @@ def _nobody_answered(failures: Collection[IngestdError]) -> IngestdError:
         return ConfigurationError("; ".join(dict.fromkeys(map(str, failures))))
     if any(isinstance(error, UnsupportedVersion) for error in failures):
         return UnsupportedVersion(reasons)
-    return ConnectionLost(f"no broker answered: {reasons}")
+    nobody = ConnectionLost(f"no broker answered: {reasons}")
+    nobody.__cause__ = next((error.__cause__ for error in failures if is_refusal(error)), None)
+    return nobody

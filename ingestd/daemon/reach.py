@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, Final
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
 __all__ = ["Reach"]
 
@@ -56,6 +56,13 @@ class Reach:
 
     def failed(self, error: str, now: float) -> None:
         """The cluster did not answer a check. `error` has the reason of each broker, separated by `; `."""
+        self._failed("cluster does not answer", self._log.warning, error, now)
+
+    def refused(self, error: str, now: float) -> None:
+        """A broker answered a check, and refused the account, or its own certificate was: somebody must mend that."""
+        self._failed("authentication with the cluster failed", self._log.error, error, now)
+
+    def _failed(self, event: str, say: Callable[..., object], error: str, now: float) -> None:
         silent = now - self._answered_at
         if silent < SILENCE:
             return
@@ -67,9 +74,7 @@ class Reach:
             if now - self._warned_at < (REPEAT if repeated else BETWEEN_WARNINGS):
                 return
         self._warned_at, self._said = now, frozenset(reasons)
-        self._log.warning(
-            "cluster does not answer", bootstrap=self._bootstrap, reason=self.reason, silent_seconds=round(silent, 1)
-        )
+        say(event, bootstrap=self._bootstrap, reason=self.reason, silent_seconds=round(silent, 1))
 
     def silent_for(self, now: float) -> float:
         """Seconds since its last answer; 0 while it counts as reachable."""

@@ -7,6 +7,7 @@ import time
 from typing import TYPE_CHECKING
 
 from ingestd.client.client import Client
+from ingestd.client.refresh import is_refusal
 from ingestd.client.settings import ClientSettings
 from ingestd.daemon.answering import answered
 from ingestd.daemon.control import MetadataPushed
@@ -152,7 +153,8 @@ class SupervisedCluster:
         except (IngestdError, OSError) as error:
             known = client.metadata.last_error
             silent = f"no answer within {REFRESH_TIMEOUT:g} s" if isinstance(error, DeadlineExceeded) else str(error)
-            self._reach.failed(silent if known is None else _reasons(known), time.monotonic())
+            tell = self._reach.refused if is_refusal(known or error) else self._reach.failed
+            tell(silent if known is None else _reasons(known), time.monotonic())
             self._reachable(self._reach.reachable)
             return False
         self._reach.answered(time.monotonic())

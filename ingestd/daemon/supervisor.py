@@ -632,7 +632,7 @@ class Supervisor:
         if waiting:
             reasons.append(f"waiting for clusters: {'; '.join(waiting)}")
         reasons += [
-            f"{cluster.trouble} (it has not answered for {cluster.silent_seconds:.0f} s)"
+            f"{cluster.trouble} (for {cluster.silent_seconds:.0f} s now)"
             for cluster in self._clusters.values()
             if cluster.ready and cluster.silent_seconds > DELIVERY_PATIENCE
         ]

@@ -11,6 +11,7 @@ from ingestd.client import broker as broker_module
 from ingestd.client.broker import Broker
 from ingestd.client.client import Client
 from ingestd.client.metadata import Node
+from ingestd.client.refresh import is_refusal
 from ingestd.errors import AuthenticationFailed, ConfigurationError, ConnectionLost, DeadlineExceeded, IngestdError
 from ingestd.producer.producer import AsyncProducer
 
@@ -91,6 +92,15 @@ async def test_where_it_shall_be_tried_again_metadata_is_waited_for(refuse: Any,
         with pytest.raises(DeadlineExceeded, match="wrong password"):
             await client.partitions("t", 0.2)
         assert client.metadata.failure is None
+        assert is_refusal(client.metadata.last_error)  # a broker did answer
+
+
+async def test_a_broker_that_is_away_refuses_nobody(cluster: Any, settings: Any) -> None:
+    cluster.down = {"one:1"}
+    async with Client(["one:1"], settings(retry_authentication=True)) as client:
+        with pytest.raises(DeadlineExceeded):
+            await client.partitions("t", 0.2)
+        assert not is_refusal(client.metadata.last_error)
 
 
 async def test_records_that_wait_for_metadata_fail_with_the_reason(refuse: Any, settings: Any) -> None:

@@ -12,7 +12,7 @@ from ingestd.client.metadata import ClusterMetadata, Node, PartitionMetadata, To
 from ingestd.daemon import supervised_cluster
 from ingestd.daemon.configuration import ClusterSettings, DaemonSettings
 from ingestd.daemon.supervised_cluster import SupervisedCluster
-from ingestd.errors import ConnectionLost, DeadlineExceeded, ErrorCode
+from ingestd.errors import AuthenticationFailed, ConnectionLost, DeadlineExceeded, ErrorCode
 
 REFUSED = ConnectionLost("no broker answered: kafka-1:9092: Connection refused")
 
@@ -87,6 +87,22 @@ async def test_brokers_that_are_silent_without_an_error_are_said_too(session, me
     assert not await session._look(session.client, [])
     assert heard.events[0]["reason"] == "no answer within 3 s"
     assert session.trouble == "cluster main: no answer within 3 s"
+
+
+async def test_a_cluster_that_refuses_the_password_did_answer_and_is_an_error(session, metadata, heard):
+    # It was the warning "cluster does not answer".
+    metadata.error = DeadlineExceeded("refreshing metadata")
+    metadata.last_error = ConnectionLost("no broker answered: kafka-1:9092: PLAIN: Authentication failed")
+    metadata.last_error.__cause__ = AuthenticationFailed("kafka-1:9092: PLAIN: Authentication failed")
+    session._reach._answered_at -= 10
+    assert not await session._look(session.client, ["t"])
+    (said,) = heard.events
+    assert (said["event"], said["log_level"]) == ("authentication with the cluster failed", "error")
+    assert said["reason"] == "kafka-1:9092: PLAIN: Authentication failed"
+    assert heard.reachable == [False]
+    metadata.error = metadata.last_error = None
+    assert await session._look(session.client, [])
+    assert [event["event"] for event in heard.events[1:]] == ["cluster answers again"]
 
 
 async def test_a_cluster_that_lacks_a_topic_answers_and_can_not_be_used(session, metadata, heard):

@@ -743,7 +743,7 @@ async def test_a_cluster_that_does_not_answer_for_long_is_named_though_nothing_w
     session.trouble = "cluster c: nowhere:1: Connection refused"
     for seconds, said in (
         (9.0, None),
-        (20.0, "cluster c: nowhere:1: Connection refused (it has not answered for 20 s)"),
+        (20.0, "cluster c: nowhere:1: Connection refused (for 20 s now)"),
     ):
         session.silent_seconds = seconds
         assert made.not_ready() == said
