@@ -95,6 +95,12 @@ TROUBLE_SAID_AGAIN: Final = 60.0
 SOURCES_NAMED: Final = 5
 """So many sources that were not delivered are named in one line."""
 
+_DELETED: Final = {
+    "paths": "the last ones of the deleted files; others may be there by now",
+    "then": "the next start looks for copies, compressed or not, and says `data lost` of what is in none",
+}
+"""What is said of deleted files that a stop leaves. Whether anything of them is lost, the next start knows."""
+
 END_TIMEOUT: Final = 5.0
 """Seconds that processes have to end when they have nothing left to do."""
 
@@ -381,10 +387,9 @@ class Supervisor:
                 said = {"sources": left.sources, "bytes": left.bytes, "then": again}
                 self._log.warning("data not acknowledged", route=route, **said)
             if left.deleted:
-                then = "lost, but for what the next start finds in copies, compressed or not"
                 some = dict([*left.deleted.items()][:SOURCES_NAMED])
-                said = {"files": len(left.deleted), "bytes": sum(left.deleted.values()), "of": some, "then": then}
-                self._log.error("deleted files not delivered", route=route, **said)
+                said = {"files": len(left.deleted), "bytes": sum(left.deleted.values()), "of": some, **_DELETED}
+                self._log.warning("deleted files not delivered", route=route, **said)
         if not self._once:
             return
         if self._finding.unfinished:
