@@ -200,9 +200,17 @@ class Intake:
 
     def trouble(self, thing: str, reason: str) -> None:
         """See `Sources`."""
-        thing, reason = _printable(thing), _printable(reason)
         word = self.route.words.thing
-        self._log.warning(f"{word} not taken", **{word: thing, "reason": reason})
+        self._not_take(f"{word} not taken", word, thing, reason)
+
+    def unmatched(self, entry: str, reason: str) -> None:
+        """See `Sources`."""
+        words = self.route.words
+        self._not_take(f"an entry of {words.entries} matches no {words.thing}", words.entries, entry, reason)
+
+    def _not_take(self, event: str, word: str, thing: str, reason: str) -> None:
+        thing, reason = _printable(thing), _printable(reason)
+        self._log.warning(event, **{word: thing, "reason": reason})
         self._not_taken.pop(thing, None)
         self._not_taken[thing] = NotTaken(_now(), thing, reason)
         if len(self._not_taken) > NOT_TAKEN_SHOWN:

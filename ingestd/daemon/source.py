@@ -329,8 +329,12 @@ class Sources(Protocol):
         """Something is not taken (unreadable, a directory, claimed by another route). Called once for each reason."""
         ...
 
+    def unmatched(self, entry: str, reason: str) -> None:
+        """An entry of the configuration matches nothing yet. It is a trouble as any other, with an event of its own."""
+        ...
+
     def trouble_over(self, thing: str) -> None:
-        """What was not taken is gone, or can be taken now."""
+        """What was not taken is gone, or can be taken now. An entry matches something."""
         ...
 
     def found_all(self, until: float) -> None:
@@ -445,11 +449,15 @@ class Finder(Protocol):
 
 
 class Words(NamedTuple):
-    """What people call a route's things, in the singular: its sources; their records; what its finder looks at."""
+    """What people call a route's things, in the singular: its sources; their records; what its finder looks at.
+
+    `entries`: the key whose entries say which things it takes.
+    """
 
     source: str
     record: str
     thing: str
+    entries: str = ""
 
 
 class Claim(NamedTuple):

@@ -138,7 +138,7 @@ class TailFinder:
         self._watches = Watches(route, self._due.woken.set)
         self._awaited = Awaited(self._watches, self._files)
         self._directories = Directories(self._globs)
-        self._troubles = Troubles()
+        self._troubles = Troubles(route.paths)
         self._unseen = Unseen(
             self._logs, self._ways.through, self._files, self._names, self._kin, self._due, self.apply
         )

@@ -250,7 +250,7 @@ class TailRoute:
     @property
     def words(self) -> Words:
         """See `ingestd.daemon.source.Route.words`."""
-        return Words("file", "line", "file")
+        return Words("file", "line", "file", "paths")
 
     @property
     def loss_reasons(self) -> tuple[str, ...]:

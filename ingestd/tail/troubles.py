@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from ingestd.tail.known import printable
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Mapping
+    from collections.abc import Callable, Collection, Mapping
 
     from ingestd.daemon.source import Sources
 
@@ -17,7 +17,9 @@ __all__ = ["Troubles"]
 class Troubles:
     """What was told and is not over. Each trouble is told once, and again when its reason is another one."""
 
-    def __init__(self) -> None:
+    def __init__(self, entries: Collection[str]) -> None:
+        """`entries`: the paths and globs of the tail's configuration."""
+        self._entries = frozenset(entries)
         self.sources: Sources
         """To whom it is told; to be set before there is anything to tell."""
         self._told: dict[str, str] = {}
@@ -33,10 +35,13 @@ class Troubles:
         return thing in self._told
 
     def tell(self, thing: str, reason: str) -> None:
-        """There is trouble with a path or a glob."""
+        """There is trouble with a file or a directory."""
+        self._tell(self.sources.trouble, thing, reason)
+
+    def _tell(self, tell: Callable[[str, str], None], thing: str, reason: str) -> None:
         if self._told.get(thing) != reason:
             self._told[thing] = reason
-            self.sources.trouble(printable(thing), printable(reason))
+            tell(printable(thing), printable(reason))
 
     def over(self, thing: str) -> None:
         """There is none any more. Safe for what was in no trouble."""
@@ -57,7 +62,8 @@ class Troubles:
         """A look into some directories found these, too."""
         self._not_found = {*self._not_found, *found}
         for thing, reason in found.items():
-            self.tell(thing, reason)
+            tell = self.sources.unmatched if thing in self._entries else self.sources.trouble
+            self._tell(tell, thing, reason)
 
     @property
     def paths(self) -> set[str]:

@@ -33,7 +33,7 @@ class Route:
     """A route by name alone."""
 
     name = "r"
-    words = Words("file", "line", "file")
+    words = Words("file", "line", "file", "paths")
 
 
 class Handover:
@@ -155,6 +155,16 @@ def test_a_file_that_is_not_taken_is_named(logged):
     assert (event["event"], event["level"]) == ("file not taken", "warning")
     assert (event["file"], event["reason"]) == ("/logs/a", "it has NUL bytes")
     assert news.troubles == [("r", "/logs/a", "it has NUL bytes")]
+
+
+def test_an_entry_that_matches_nothing_has_an_event_of_its_own_and_is_listed_too(logged):
+    made, _, _, news = make()
+    made.unmatched("/logs/*.txt", "no file matches it yet")
+    event = only(logged)
+    assert (event["event"], event["level"]) == ("an entry of paths matches no file", "warning")
+    assert (event["paths"], event["reason"]) == ("/logs/*.txt", "no file matches it yet")
+    assert news.troubles == [("r", "/logs/*.txt", "no file matches it yet")]
+    assert [each.file for each in made.not_taken] == ["/logs/*.txt"]
 
 
 def test_files_that_are_not_taken_are_kept_with_their_last_reason_until_they_are_taken_or_gone():

@@ -175,6 +175,9 @@ class Follower:
         self.troubles[thing] = self.present_troubles[thing] = reason
         self.told.append((thing, reason))
 
+    def unmatched(self, entry: str, reason: str) -> None:
+        self.trouble(entry, reason)
+
     def overflowed(self) -> None:
         self.overflows += 1
 

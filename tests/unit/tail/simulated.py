@@ -820,6 +820,9 @@ class FinderTask:
     def trouble_over(self, thing: str) -> None:
         pass
 
+    def unmatched(self, entry: str, reason: str) -> None:
+        self.trouble(entry, reason)
+
     def trouble(self, thing: str, reason: str) -> None:
         self.machine.troubles.append((thing, reason))
 

@@ -10,7 +10,7 @@ MISSING = {"/log/app.log": "no such file"}
 
 
 def troubles() -> tuple[Troubles, Mock]:
-    made = Troubles()
+    made = Troubles(("/log/app.log", "/log/*.txt"))
     made.sources = sources = Mock()
     return made, sources
 
@@ -18,9 +18,9 @@ def troubles() -> tuple[Troubles, Mock]:
 def test_what_the_first_pass_does_not_find_is_told_at_once() -> None:
     made, sources = troubles()
     made.listed(MISSING, ())
-    sources.trouble.assert_called_once_with("/log/app.log", "no such file")
+    sources.unmatched.assert_called_once_with("/log/app.log", "no such file")
     made.listed(MISSING, ())
-    sources.trouble.assert_called_once()
+    sources.unmatched.assert_called_once()
     made.listed({}, MISSING.keys())
     made.listed({}, ())
     sources.trouble_over.assert_called_once_with("/log/app.log")
@@ -35,8 +35,18 @@ def test_a_log_that_is_not_there_while_it_is_rotated_is_no_trouble() -> None:
         assert made.suspected
         made.listed({}, MISSING.keys())
         assert not made.suspected
-    sources.trouble.assert_not_called()
+    sources.unmatched.assert_not_called()
     made.listed(MISSING, ())
     made.listed(MISSING, ())
-    sources.trouble.assert_called_once_with("/log/app.log", "no such file")
+    sources.unmatched.assert_called_once_with("/log/app.log", "no such file")
     assert not made.suspected
+
+
+def test_an_entry_without_a_match_is_no_file_that_is_not_taken() -> None:
+    # `file not taken` had a glob as its file.
+    made, sources = troubles()
+    made.listed({"/log/*.txt": "no file matches it yet", "/log/closed": "can not be read"}, ())
+    sources.unmatched.assert_called_once_with("/log/*.txt", "no file matches it yet")
+    sources.trouble.assert_called_once_with("/log/closed", "can not be read")
+    made.tell("/log/app.log", "holds NUL bytes")
+    sources.trouble.assert_called_with("/log/app.log", "holds NUL bytes")
