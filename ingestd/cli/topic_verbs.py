@@ -107,26 +107,29 @@ def disk_use(names: Sequence[str], access: ClusterAccess, by_topic: bool, output
 
 
 @topics.command("create")
-@of_topic
+@of_topics
 @of_cluster
 @click.option("--partitions", "-p", default=-1, help="-1: the broker's default.")
 @click.option("--replication-factor", default=-1, help="-1: the broker's default.")
 @config_entry
-def create_topic(
-    topic: str, access: ClusterAccess, partitions: int, replication_factor: int, config_entry: Sequence[str]
+def create_topics(
+    names: Sequence[str], access: ClusterAccess, partitions: int, replication_factor: int, config_entry: Sequence[str]
 ) -> None:
-    """Create a topic, and say what was created."""
+    """Create topics that are alike, and say what was created."""
     from ingestd.cli import topics as verbs
     from ingestd.cli.event_loop import run_async
     from ingestd.cli.figures import in_count
 
     entries = verbs.parse_configs(config_entry)
-    created = run_async(verbs.create_topic(access, topic, partitions, replication_factor, entries))
-    # A broker of before Kafka 2.4 does not say what its defaults were.
-    partitions, replicas = max(partitions, created.partitions), max(replication_factor, created.replication_factor)
-    known = [in_count(partitions, "partition")] if partitions > 0 else []
-    known += [f"replication factor {replicas}"] if replicas > 0 else []
-    print(f"{topic}: created", *known, *config_entry, sep=", ")
+    outcomes = run_async(verbs.create_topics(access, names, partitions, replication_factor, entries))
+    for created in outcomes:
+        if created.error is None:
+            # A broker of before Kafka 2.4 does not say what its defaults were.
+            has, replicas = max(partitions, created.partitions), max(replication_factor, created.replication_factor)
+            known = [in_count(has, "partition")] if has > 0 else []
+            known += [f"replication factor {replicas}"] if replicas > 0 else []
+            print(f"{created.topic}: created", *known, *config_entry, sep=", ")
+    verbs.raise_errors("topics not created", outcomes)
 
 
 @topics.command("alter")

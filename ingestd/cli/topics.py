@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Mapping, Sequence
 
     from ingestd.cli.configured import ClusterAccess
-    from ingestd.client.admin import CreatedTopic
+    from ingestd.client.admin import CreatedTopic, TopicOutcome
     from ingestd.client.metadata import PartitionMetadata, TopicPartition
 
 __all__ = [
@@ -40,7 +40,7 @@ __all__ = [
     "add_partitions",
     "alter_topic",
     "by_topic",
-    "create_topic",
+    "create_topics",
     "delete_records",
     "delete_topics",
     "describe_topics",
@@ -50,6 +50,7 @@ __all__ = [
     "parse_at",
     "parse_before",
     "parse_configs",
+    "raise_errors",
 ]
 
 
@@ -184,31 +185,33 @@ async def list_offsets(
     ]
 
 
-async def create_topic(
+async def create_topics(
     access: ClusterAccess,
-    name: str,
+    names: Sequence[str],
     partitions: int = -1,
     replication_factor: int = -1,
     configs: Mapping[str, str] | None = None,
-) -> CreatedTopic:
-    """Create a topic; -1: as many as the broker has by default. Raises `KafkaError`."""
-    topic = NewTopic(name, partitions, replication_factor, dict(configs or {}))
+) -> list[CreatedTopic]:
+    """Create topics that are alike; -1: as many as the broker has by default. One that is not created has its error."""
+    alike = [NewTopic(name, partitions, replication_factor, dict(configs or {})) for name in dict.fromkeys(names)]
     async with access.client() as client:
-        (created,) = await ClusterAdmin(client).create_topics([topic])
-    if created.error is not None:
-        raise created.error
-    return created
+        return await ClusterAdmin(client).create_topics(alike)
 
 
 async def delete_topics(access: ClusterAccess, names: Sequence[str]) -> None:
     """Delete topics. Raises `KafkaError`, or a group of them, for those that could not be deleted; others are."""
     async with access.client() as client:
         outcomes = await ClusterAdmin(client).delete_topics(names)
+    raise_errors("topics not deleted", outcomes)
+
+
+def raise_errors(message: str, outcomes: Iterable[CreatedTopic | TopicOutcome]) -> None:
+    """Raises the error of the outcomes that have one, or a group of them with this message."""
     errors: list[IngestdError] = [outcome.error for outcome in outcomes if outcome.error is not None]
     if len(errors) == 1:
         raise errors[0]
     if errors:
-        raise ExceptionGroup("topics not deleted", errors)
+        raise ExceptionGroup(message, errors)
 
 
 async def delete_records(

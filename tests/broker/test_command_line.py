@@ -228,6 +228,22 @@ def test_topics_are_made_described_and_unmade(ingestd: Callable[..., str], new_t
     assert new_topic not in json.loads(ingestd("topics", "list", "--output", "json"))
 
 
+def test_several_topics_are_made_at_once_and_of_those_that_are_not_each_is_named(
+    ingestd: Callable[..., str], embedded: BrokerProcess, new_topic: str
+) -> None:
+    names = [f"{new_topic}-{letter}" for letter in "abc"]
+    ingestd("topics", "create", names[1])
+    command = [sys.executable, "-m", "ingestd", "topics", "create", *names, "-p", "2", "-b", embedded.servers]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=SECONDS, check=False)
+    assert done.returncode == 1
+    assert done.stdout.splitlines() == [
+        f"{name}: created, 2 partitions, replication factor 1" for name in (names[0], names[2])
+    ]
+    assert done.stderr.startswith(f"ingestd: TOPIC_ALREADY_EXISTS (36): {names[1]}")
+    assert done.stderr.count("\n") == 1
+    ingestd("topics", "delete", *names)
+
+
 def test_what_is_not_there_is_one_line(ingestd: Callable[..., str], new_topic: str) -> None:
     assert ingestd("topics", "describe", "absent", code=1) == "ingestd: UNKNOWN_TOPIC_OR_PARTITION (3): absent\n"
     ingestd("topics", "create", new_topic, "-p", "1")

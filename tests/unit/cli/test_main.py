@@ -114,7 +114,7 @@ def test_no_verb_is_misuse_and_shows_those_there_are(
         (["produce", "-t", "x", "-p", "x"], "'--partition' / '-p': 'x' is not a valid integer"),
         (["consume", "-t", "x", "-n", "-3"], "'--count' / '-n': -3 is not in the range x>=0"),
         (["consume"], "Missing option '--topic' / '-t'"),
-        (["topics", "create"], "Missing argument 'TOPIC'"),
+        (["topics", "create"], "Missing argument 'TOPIC...'"),
         (
             ["consume", "-t", "x", "-c", "10"],
             "10: no such file; expected a configuration. -n ends after so many",
