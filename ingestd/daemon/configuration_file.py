@@ -7,16 +7,18 @@ import re
 import tomllib
 from collections.abc import Mapping
 from dataclasses import field, fields, make_dataclass
+from itertools import combinations
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
+from ingestd.checks import parse_address
 from ingestd.daemon.configuration import (
     ClusterSettings,
     Configuration,
     DaemonSettings,
     holds_an_arena,
 )
-from ingestd.daemon.fields import RestOfFile
+from ingestd.daemon.fields import RestOfFile, is_address
 from ingestd.daemon.pipelines import PipelineSettings, same_directory
 from ingestd.daemon.tables import Document, Fault, FaultyConfiguration, dotted
 
@@ -30,6 +32,7 @@ __all__ = ["file_class", "load"]
 _NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
 _TWICE: Final = re.compile(r"Cannot declare \((.*)\) twice")
 _QUOTED: Final = re.compile(r"'([^']*)'")
+_EVERYWHERE: Final = frozenset({"0.0.0.0", "::"})  # noqa: S104 - to be compared with
 _FILES: Final = (
     ("tls", "ca_file"),
     ("tls", "certificate_file"),
@@ -64,6 +67,7 @@ def load(path: str | Path, kinds: Mapping[str, type[Route]]) -> Configuration:
             document.fault((section, name), "expected a name of letters, digits, '.', '_' and '-'", show=False)
     _check_routes(document, kinds, read)
     _check_data(document, read.daemon, read.clusters)
+    _check_listen(document, read.clusters)
     _check_files(document)
     _check_pipelines(document, read.pipelines)
     if not document.faults and not tables:
@@ -198,3 +202,21 @@ def _check_data(document: Document, daemon: DaemonSettings, clusters: Mapping[st
             if owner != name:
                 problem = f"[clusters.{owner}] has the same directory, {directory}; expected one of its own"
                 document.fault(("clusters", name, "data"), problem, show=False)
+
+
+def _check_listen(document: Document, clusters: Mapping[str, ClusterSettings]) -> None:
+    """No two embedded brokers at one address: the second could not start."""
+    embedded = {
+        name: settings.listen
+        for name, settings in clusters.items()
+        if settings.embedded and is_address(settings.listen)
+    }
+    for (one, first), (other, second) in combinations(embedded.items(), 2):
+        place = ("clusters", other, "listen")
+        if document.unclear.isdisjoint({("clusters", one, "listen"), place}) and _collide(first, second):
+            document.fault(place, f"[clusters.{one}] listens at {first}; expected an address of its own")
+
+
+def _collide(first: str, second: str) -> bool:
+    (host, port), (other_host, other_port) = parse_address(first), parse_address(second)
+    return port == other_port != 0 and (host == other_host or not _EVERYWHERE.isdisjoint({host, other_host}))

@@ -529,6 +529,24 @@ def test_two_embedded_clusters_have_two_directories(check: Check) -> None:
     assert len(said) == 1
 
 
+@pytest.mark.parametrize(
+    ("first", "second", "collides"),
+    [
+        ("127.0.0.1:9092", "127.0.0.1:9092", True),
+        ("0.0.0.0:9092", "127.0.0.1:9092", True),
+        ("127.0.0.1:9092", "127.0.0.1:9093", False),
+        ("127.0.0.1:9092", "127.0.0.2:9092", False),
+        ("127.0.0.1:0", "127.0.0.1:0", False),
+    ],
+)
+def test_two_embedded_clusters_have_two_addresses(check: Check, first: str, second: str, *, collides: bool) -> None:
+    # `check` said "good", and `run` failed: the second broker could not listen.
+    one, two = ({"embedded": "true", "insecure": "true", "listen": f"'{each}'"} for each in (first, second))
+    said = check({**GOOD, "clusters.one": one, "clusters.two": two})
+    refused = f'clusters.two.listen = "{second}": [clusters.one] listens at {first}; expected an address of its own'
+    assert said == ({refused} if collides else set())
+
+
 @pytest.fixture
 def refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Callable[[Path], tuple[str, str]]:
     """What `check`, and then `run --once`, say of a configuration with this state. Both refuse it."""
