@@ -76,8 +76,9 @@ class TailRoute:
     name: str
     """The NAME of the table."""
     paths: Annotated[tuple[_Glob, ...], Expected("at least one absolute glob", bool)]
-    """Absolute globs of the files to follow; `*`, `?` and `[0-9]` within one name, `**` for any number of directories.
-    As in a shell, a wildcard that a file's name begins with stands for no dot: `*` leaves `.app.log.swp` alone."""
+    """Absolute globs of the files to follow; `*`, `?` and `[0-9]` within one name, `**` for any number of directories
+    (within a name, as in `x**.log`, it is `*`). As in a shell, a wildcard that a file's name begins with stands for no
+    dot: `*` leaves `.app.log.swp` alone."""
     cluster: ClusterName
     """The target cluster, a [clusters.NAME]."""
     topic: Topic
