@@ -38,7 +38,7 @@ __all__ = ["MirrorFinder"]
 FIRST_PAUSE: Final = 0.2
 """Seconds until the first look is tried again after it has failed."""
 
-MOST_NAMED: Final = 5
+_NAMED_MOST: Final = 5
 """Topics that one line of the log names. Of more, it says how many."""
 
 
@@ -280,13 +280,13 @@ class MirrorFinder:
         if new := sorted(set(topics) - self._copies):
             self._copies.update(new)
             why = f"they have names of copies ({self._route.writes_to}), and source and target are one cluster"
-            self._log.info("topics left out", topics=len(new), first=new[:MOST_NAMED], why=why)
+            self._log.info("topics left out", topics=len(new), first=new[:_NAMED_MOST], why=why)
 
     def _say_overlaps(self, taken: Iterable[Copied]) -> None:
         """Say, once, which topics another mirror copies into the same topics as this one."""
         for other, topics in self.overlaps.look(self._route.name, taken).items():
             then = "records that both copy are on the target twice; expected one mirror for a topic"
-            first = topics[:MOST_NAMED]
+            first = topics[:_NAMED_MOST]
             self._log.warning("topics copied by two mirrors", other=other, topics=len(topics), first=first, then=then)
 
     async def _take(self) -> None:

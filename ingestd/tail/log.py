@@ -605,12 +605,12 @@ class Log(LogState):
 
     def _found_elsewhere(self, generation: Generation, found: Sought) -> Iterator[Command]:
         """Its file holds something else by now, or is gone."""
-        rest = found.rest
-        for place, witness in found.copies:
-            if witness.at > generation.position and place is found.copies[-1][0]:  # what is not acknowledged is there
-                rest, generation.known = place, generation.known._replace(witness=witness)
-            else:
-                yield from self._copied_early(generation, place, witness)
+        rest, copies = found.rest, found.copies
+        if copies and copies[-1][1].at > generation.position:  # what is not acknowledged is in the longest one
+            copies, (rest, witness) = copies[:-1], copies[-1]
+            generation.known = generation.known._replace(witness=witness)
+        for place, witness in copies:
+            yield from self._copied_early(generation, place, witness)
         if generation.known.witness is None and found.between:
             generation.known = generation.known._replace(size=0)  # nobody can tell that it is none of these
         yield from self._replace(generation, rest, TRUNCATED if found.at is not None else DELETED)

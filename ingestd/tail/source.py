@@ -427,7 +427,8 @@ class TailSource:
             self._modified, self.news_at = status.st_mtime_ns, time.monotonic()
         making = 0.0
         if text.packed == status.st_size:
-            left = IN_THE_MAKING - (time.time() - self._modified / 1e9)  # it may have been as it is for long
+            # It may have been as it is for long when it was opened, which counts as news.
+            left = IN_THE_MAKING - (time.time() - self._modified / 1e9)
             making = min(IN_THE_MAKING, left + time.monotonic() - self.news_at)
         if self._wait(making):
             return None
