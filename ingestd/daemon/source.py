@@ -113,6 +113,7 @@ class End(NamedTuple):
     Everything before `position` was read and is acknowledged. `size` is how many bytes it is known to have had. If that
     is more than `position`, the rest was not read. `unread_since`: so many other contents were at its place after it,
     before this was told, and went unread. `seen`: its reader had its content before it; so nothing went unseen.
+    `at_once`: what came after it waits for this to be told. Other ends are told together.
     """
 
     kind: str
@@ -121,6 +122,7 @@ class End(NamedTuple):
     size: int
     unread_since: int = 0
     seen: bool = True
+    at_once: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -91,6 +91,8 @@ class Worker:
         self._kick_due = False
         self._settled = asyncio.Event()
         self._positions_due: asyncio.TimerHandle | None = None
+        self._ended_sources: list[SourceEnded] = []
+        """To be told behind the positions."""
         self._encoding: EncodeStage | None = None
         self.configure: Configure
 
@@ -239,8 +241,11 @@ class Worker:
 
     def ended(self, assignment: Assignment, end: End) -> None:
         """See `RunnerNews`. The last position is sent before this."""
-        self._tell_positions()
-        self.tell(SourceEnded(assignment.route, assignment.found.source, assignment.generation, end))
+        self._ended_sources.append(SourceEnded(assignment.route, assignment.found.source, assignment.generation, end))
+        if end.at_once:
+            self._tell_positions()
+        else:
+            self.moved()
 
     def troubled(self, assignment: Assignment, reason: str) -> None:
         """See `RunnerNews`."""
@@ -289,6 +294,9 @@ class Worker:
         if moved:
             self.tell(PositionsReported(moved))
             self._tell_counters({})  # If it is killed now, its counters agree with its positions.
+        for ended in self._ended_sources:
+            self.tell(ended)
+        self._ended_sources.clear()
 
     async def _report_statistics(self) -> None:
         while True:

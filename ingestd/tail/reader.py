@@ -66,8 +66,8 @@ class TailReader:
         self._mounts: dict[str, Do] = {}
         self._sources: dict[str, AnySource] = {}
         self._wakes: dict[AnySource, asyncio.TimerHandle] = {}
-        self._groups: dict[str, list[AnySource]] = {}
-        """What is open, by group, and for a while what was gone."""
+        self._groups: dict[str, dict[int, AnySource]] = {}
+        """What is open, by group and rank, and for a while what was gone."""
         self._cut_off: dict[AnySource, tuple[AnySource, asyncio.TimerHandle]] = {}
         """Sources, and the ones before them, whose content is gone: if it is found elsewhere, it comes first."""
         self._unwatched: set[AnySource] = set()
@@ -105,14 +105,14 @@ class TailReader:
 
     def _line_up(self, source: AnySource, group: str, rank: int) -> None:
         """Have it wait for the source of its group that comes before it, and those wait that may miss what it has."""
-        others = [each for each in self._groups.get(group, ()) if _rank(each) != rank]  # it takes that one's place
-        self._groups[group] = [*others, source]
+        members = self._groups.setdefault(group, {})
+        members[rank] = source  # it takes the place of one that had this rank
         earlier = self._before(source)
         if earlier is not None:
             source.held_back = True
             earlier.when_read(partial(self._let_go, source, earlier))
-        for later in others:
-            if later not in self._cut_off or _rank(later) < rank:
+        for other, later in [*members.items()]:
+            if other <= rank or later not in self._cut_off:
                 continue
             gone, timer = self._cut_off[later]
             if _rank(gone) == rank and _ended(gone, TRUNCATED):
@@ -123,8 +123,9 @@ class TailReader:
 
     def _before(self, source: AnySource) -> AnySource | None:
         """The one of its group that comes directly before it."""
-        group, rank = source.assignment.found.group, _rank(source)
-        return max((each for each in self._groups.get(group, ()) if _rank(each) < rank), key=_rank, default=None)
+        group, rank = self._groups.get(source.assignment.found.group, {}), _rank(source)
+        earlier = max((each for each in group if each < rank), default=None)
+        return None if earlier is None else group[earlier]
 
     def _open_local(self, assignment: Assignment) -> TailSource:
         self._sources[assignment.found.source] = source = TailSource(self, assignment)
@@ -272,17 +273,20 @@ class TailReader:
             self._cut_off.pop(source)[1].cancel()
         if not _ended(source, GONE):
             self._leave_group(source)
-        elif source in self._groups.get(source.assignment.found.group, ()):  # what is opened next waits, too
+        elif self._is_in_group(source):  # what is opened next waits, too
             self._loop.call_later(REST_PATIENCE, self._leave_group, source)
         self._rest(source)
         self._unwatched.discard(source)
         if self._inotify is not None:
             self._inotify.drop(source)
 
+    def _is_in_group(self, source: AnySource) -> bool:
+        return self._groups.get(source.assignment.found.group, {}).get(_rank(source)) is source
+
     def _leave_group(self, source: AnySource) -> None:
-        group = source.assignment.found.group
-        if source in self._groups.get(group, ()):
-            self._groups[group].remove(source)
+        if self._is_in_group(source):
+            group = source.assignment.found.group
+            del self._groups[group][_rank(source)]
             if not self._groups[group]:
                 del self._groups[group]
 

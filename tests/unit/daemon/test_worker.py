@@ -11,7 +11,17 @@ from ingestd.client.metadata import ClusterMetadata, Node, PartitionMetadata, To
 from ingestd.daemon import worker as worker_module
 from ingestd.daemon.arena import PAGE_BYTES, Arena
 from ingestd.daemon.configuration import ClusterSettings
-from ingestd.daemon.control import Conclude, Drained, MetadataPushed, Revoke, SourceEnded, Unacknowledged, Withdrawn
+from ingestd.daemon.control import (
+    Conclude,
+    Drained,
+    MetadataPushed,
+    Moved,
+    PositionsReported,
+    Revoke,
+    SourceEnded,
+    Unacknowledged,
+    Withdrawn,
+)
 from ingestd.daemon.source import Assignment, End, Found
 from ingestd.daemon.worker import Worker
 from ingestd.daemon.worker_cluster import WorkerCluster
@@ -62,7 +72,7 @@ async def worker():
     arena = Arena(descriptor)
     ours, theirs = socket.socketpair()
     made = Worker(arena, ours)
-    made.configure = SimpleNamespace(slot=0, incarnation=1, routes=())
+    made.configure = SimpleNamespace(slot=0, incarnation=1, routes=(), position_interval=0.01)
     made.said = []
     made.tell = made.said.append
     yield made
@@ -101,9 +111,34 @@ async def test_sources_are_concluded_in_their_routes_runner(worker):
 
 
 async def test_the_end_of_a_source_is_told_as_it_is(worker):
-    end = End("deleted", "/logs/a", 7, 9)
+    end = End("truncated", "/logs/a", 7, 9, at_once=True)
     worker.ended(Assignment("r", Found("a", 0, {}), 3), end)
     assert worker.said[-1] == SourceEnded("r", "a", 3, end)
+
+
+async def test_ends_for_which_nothing_waits_are_told_together_behind_the_positions(worker, monkeypatch):
+    # Each was told in a message of its own, with counters: where many files rotate that took half of a worker's time.
+    runner = worker._runners["r"] = FakeRunner()
+    moved = [Moved("r", name, 3, 7, {}) for name in "ab"]
+    monkeypatch.setattr(runner, "moved", lambda: moved)
+    before = len(worker.said)
+    ends = [SourceEnded("r", name, 3, End("deleted", f"/logs/{name}", 7, 7)) for name in "ab"]
+    for ended in ends:
+        worker.ended(Assignment("r", Found(ended.source, 0, {}), 3), ended.end)
+    assert len(worker.said) == before
+    async with asyncio.timeout(5):
+        while ends[-1] not in worker.said:
+            await asyncio.sleep(0)
+    positions, _, *told = worker.said[before:]
+    assert positions == PositionsReported(moved)
+    assert told == ends
+
+
+async def test_ends_that_wait_are_told_at_the_latest_with_the_end_of_a_drain(worker):
+    end = End("concluded", "/logs/a", 7, 7)
+    worker.ended(Assignment("r", Found("a", 0, {}), 3), end)
+    await worker._drain(0)
+    assert worker.said.index(SourceEnded("r", "a", 3, end)) < worker.said.index(Drained(0))
 
 
 def _snapshot(version, partitions):

@@ -113,7 +113,7 @@ async def test_a_file_gone_before_it_is_opened_is_finished(reading: Any, log: An
     log.unlink()
     reads = reading()
     source = reads.open(log, 0, known=known)
-    assert source.finished == End("gone", str(log), 0, 4, seen=False)
+    assert source.finished == End("gone", str(log), 0, 4, seen=False, at_once=True)
     assert source.unread == 0
     assert take(source) is None
     assert reads.open(log, 4, known=known._replace(path="/no/such/directory/a.log")).finished.kind == "gone"
@@ -447,7 +447,7 @@ async def test_another_file_that_grows_back_to_the_same_size_is_seen_by_the_slow
     log.write_bytes(b"two\n")
     await reads.heard("a.log")
     assert take(source) is None
-    assert source.finished == End("truncated", str(log), 4, 4)
+    assert source.finished == End("truncated", str(log), 4, 4, at_once=True)
 
 
 # Descriptors
@@ -576,7 +576,7 @@ async def test_a_released_file_that_is_not_beside_its_path_is_gone(reading: Any,
         append(log.rename(log.parent / "old" / "a.log"), b"two\n")
     await reads.heard("a.log")
     assert take(source) is None
-    assert source.finished == End("gone", str(log), 4, 4)
+    assert source.finished == End("gone", str(log), 4, 4, at_once=True)
 
 
 async def test_close_may_be_called_twice(reading: Any, log: Any) -> None:

@@ -133,7 +133,8 @@ def count_no_links(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def ended(kind: str, path: Path, position: int, size: int | None = None) -> End:
-    return End(kind, str(path), position, position if size is None else size)
+    looked_for = kind in {"truncated", "gone", "damaged"}
+    return End(kind, str(path), position, position if size is None else size, at_once=looked_for)
 
 
 # Lines
