@@ -8,7 +8,9 @@ from typing import Final
 from ingestd.tail.rotation import codec_of, plain_of, rotated_from
 from ingestd.tail.text import open_text
 
-__all__ = ["HEAD_BYTES", "is_compressed", "is_in_the_making", "last_line_start", "not_text", "text_start"]
+__all__ = [
+    "HEAD_BYTES", "is_compressed", "is_in_the_making", "last_line_start", "not_compressed", "not_text", "text_start",
+]  # fmt: skip
 
 HEAD_BYTES: Final = 4096
 """A head is so many bytes from the start of a file, or all of it. A witness covers what of it was read first."""
@@ -21,6 +23,9 @@ _COMPRESSED: Final = {
     b"\x04\x22\x4d\x18": "lz4",
 }
 """What compressed files begin with, and the ending that says so."""
+
+_SKIPPED: Final = b"\x2a\x4d\x18"
+"""What zst and lz4 files may begin with instead, behind a byte from 0x50 to 0x5F: a frame that is skipped."""
 
 _ZIP: Final = b"PK\x03\x04"
 _LINE_SEARCH_BYTES: Final = 1 << 20
@@ -44,6 +49,19 @@ def not_text(head: bytes) -> str | None:
     if b"\0" in head.lstrip(b"\0"):
         return 'holds NUL bytes, so it is not text; exclude it, or set binary = "accept"'
     return None
+
+
+def not_compressed(descriptor: int, codec: str) -> str | None:
+    """Why a file can not be read as a compressed one; or None. NUL bytes at its beginning may be written over later.
+
+    Raises `OSError`.
+    """
+    head = os.pread(descriptor, 8, 0)
+    begin = next(begin for begin, of in _COMPRESSED.items() if of == codec)
+    skipped = codec in {"zst", "lz4"} and head[1:4] == _SKIPPED and head[0] >> 4 == 5
+    if skipped or head.startswith((begin, b"\0")) or begin.startswith(head):
+        return None
+    return f"not compressed, though its name ends in .{codec}: give it another name, or exclude it"
 
 
 def is_in_the_making(path: str) -> bool:

@@ -14,6 +14,7 @@ from ingestd.tail.content import (
     is_compressed,
     is_in_the_making,
     last_line_start,
+    not_compressed,
     not_text,
     text_start,
 )
@@ -424,6 +425,9 @@ def _compare(
 
 
 def _examine_compressed(wanted: Examination, text: Text, size: int) -> Verdict:
+    wrong = not_compressed(text.descriptor, wanted.place.codec)
+    if wrong is not None:
+        return Refused(wrong)
     if is_in_the_making(wanted.place.path) or (wanted.in_the_making and not _is_whole(text, size)):
         return Empty()  # what it is made of goes when it is done
     wrong = None if wanted.binary else _not_text(text)

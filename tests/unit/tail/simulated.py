@@ -1506,6 +1506,7 @@ def patches(machine: Callable[[], Machine]) -> list[tuple[Any, str, Any]]:
         (listings_module, "lists_other_inodes", lambda directory: False),
         (listings_module, "time", clock),
         (looks_module, "text_start", lambda descriptor, head: 0),
+        (looks_module, "not_compressed", lambda descriptor, codec: None),
         (globs_module, "os", system),
         *((module, "os", system) for module in (finder_module, start_module)),
         (watches_module, "os", system),

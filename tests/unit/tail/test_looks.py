@@ -281,6 +281,35 @@ def test_what_is_no_text_is_refused_unless_it_is_asked_for(looks: Looks, log: Pa
     assert examine(looks, log, binary=True).start == 0
 
 
+@pytest.mark.parametrize("codec", ["gz", "bz2", "xz", "zst", "lz4"])
+def test_what_is_called_compressed_and_is_not_is_refused_at_once(looks: Looks, tmp_path: Path, codec: str) -> None:
+    # It was said to be damaged, and its data lost, after a minute in which it could have been completed.
+    packed = tmp_path / f"a.log.{codec}"
+    packed.write_bytes(b"plain text\n" * 20)
+    why = f"not compressed, though its name ends in .{codec}: give it another name, or exclude it"
+    for making in (True, False):
+        assert examine(looks, packed, codec=codec, in_the_making=making) == Refused(why)
+    assert examine(looks, packed, codec=codec, binary=True) == Refused(why)
+
+
+@pytest.mark.parametrize(
+    ("codec", "head"),
+    [
+        ("gz", b""),
+        ("gz", b"\x1f"),
+        ("gz", gzip.compress(b"text\n")),
+        ("gz", bytes(8) + gzip.compress(b"text\n")),  # made long before it is written
+        ("xz", b"\xfd7zX"),
+        ("zst", b"\x50\x2a\x4d\x18\x04\0\0\0"),  # a frame that is skipped
+        ("lz4", b"\x5f\x2a\x4d\x18\x04\0\0\0"),
+    ],
+)
+def test_what_may_be_compressed_is_not_refused_for_that(looks: Looks, tmp_path: Path, codec: str, head: bytes) -> None:
+    packed = tmp_path / f"a.log.1.{codec}"
+    packed.write_bytes(head)
+    assert not isinstance(examine(looks, packed, codec=codec), Refused)
+
+
 def test_what_may_not_be_opened_is_unreadable_now(looks: Looks, log: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def refuse(*_: Any) -> Any:
         raise PermissionError(13, "Permission denied")
