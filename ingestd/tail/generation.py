@@ -1,4 +1,4 @@
-"""Generation: one content of one file of a log, and how far it is."""
+"""Generation: one content of one file of a log, and how far it is. Generations: those of one log."""
 
 from __future__ import annotations
 
@@ -11,10 +11,13 @@ from ingestd.tail.facts import Empty, Plain
 from ingestd.tail.rotation import is_rotated_from, is_rotation_of
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from typing import SupportsIndex
+
     from ingestd.tail.facts import Gone, Place, Verdict
     from ingestd.tail.known import Known
 
-__all__ = ["NOTHING", "Generation", "Phase"]
+__all__ = ["NOTHING", "Generation", "Generations", "Phase"]
 
 NOTHING: Final = ""
 """`Generation.copy_of` of a file that is empty, or can not be read yet: it may become a log, or a copy."""
@@ -139,3 +142,55 @@ class Generation:
         known, names = self.known, (os.path.basename(self.known.log), os.path.basename(gone.log))
         akin = gone.log == known.log or is_rotation_of(*names) or is_rotated_from(known.path, gone.log)
         return not (akin or known.apart or known.codec)
+
+
+class Generations(list[Generation]):
+    """Those of one log, oldest first; by source and by inode number one is found without a look at all.
+
+    Invariants
+        It changes by the methods that are defined here, and a generation's file by `know`, alone.
+    """
+
+    __slots__ = ("_by_inode", "_by_source")
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._by_source: dict[str, Generation] = {}
+        self._by_inode: dict[int, list[Generation]] = {}
+
+    def append(self, generation: Generation) -> None:
+        """Add the newest one."""
+        super().append(generation)
+        self._enter(generation)
+
+    def insert(self, index: SupportsIndex, generation: Generation) -> None:
+        """Add one before another one."""
+        super().insert(index, generation)
+        self._enter(generation)
+
+    def remove(self, generation: Generation) -> None:
+        """Drop one."""
+        super().remove(generation)
+        del self._by_source[generation.source]
+        self._by_inode[generation.known.file.inode].remove(generation)
+        if not self._by_inode[generation.known.file.inode]:
+            del self._by_inode[generation.known.file.inode]
+
+    def know(self, generation: Generation, known: Known) -> None:
+        """Know this of one from now on."""
+        self._by_inode[generation.known.file.inode].remove(generation)
+        generation.known = known
+        self._by_inode.setdefault(known.file.inode, []).append(generation)
+
+    def named(self, source: str) -> Generation | None:
+        """The one with this source."""
+        return self._by_source.get(source)
+
+    def with_inode(self, inode: int) -> Sequence[Generation]:
+        """Those whose files have this inode number, newest first. It may have been used again."""
+        found = self._by_inode.get(inode, ())
+        return found if len(found) < 2 else sorted(found, key=self.index, reverse=True)
+
+    def _enter(self, generation: Generation) -> None:
+        self._by_source[generation.source] = generation
+        self._by_inode.setdefault(generation.known.file.inode, []).append(generation)

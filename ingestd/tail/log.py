@@ -9,7 +9,6 @@ for another content.
 
 from __future__ import annotations
 
-import itertools
 from typing import TYPE_CHECKING, Final
 
 from ingestd.daemon.source import Loss
@@ -162,7 +161,8 @@ class Log(LogState):
         codec = (generation.copy_of == NOTHING and place.codec) or known.codec
         if (known.path, known.file, known.codec) != (place.path, place.file, codec) or known.links < place.links:
             links = max(known.links, place.links)
-            generation.known = known = known._replace(path=place.path, file=place.file, codec=codec, links=links)
+            known = known._replace(path=place.path, file=place.file, codec=codec, links=links)
+            self.generations.know(generation, known)
         place = place._replace(codec=codec)
         # A compressed file is read whole, unless it is in the making; and read on if it is another one since.
         packed = known.codec and generation.copy_of != NOTHING
@@ -230,14 +230,14 @@ class Log(LogState):
 
     def _let_go(self, until: Generation | None) -> Iterator[Command]:
         """Take up what waits, from the oldest one on."""
-        for each in itertools.takewhile(lambda each: each is not until, self.generations):
+        for each in self._unread(until):
             if each.phase is Phase.HELD:
                 yield self._take_up(each, self._waiting.pop(each.known.file))
 
     def _supersede(self) -> Iterator[Command]:
         """Conclude files that left the path. Only a writer that has one open can still write to it."""
         for generation in self.generations:
-            if generation.phase is Phase.READING and not generation.last and self._left(generation.known.file):
+            if not generation.last and generation.phase is Phase.READING and self._left(generation.known.file):
                 generation.last = True
                 yield Conclude(generation)
 
@@ -589,7 +589,8 @@ class Log(LogState):
             return
         seen = generation.size
         if found.at is not None:
-            generation.known = generation.known._replace(path=found.at.path, file=found.at.file)
+            known = generation.known._replace(path=found.at.path, file=found.at.file)
+            self.generations.know(generation, known)
             generation.size = found.at.size
         over = generation.known.done and generation.copy_of is None
         if found.at is not None and found.intact and over and generation.was_read_whole(found.at):
@@ -653,7 +654,7 @@ class Log(LogState):
             yield from self._say_not_copied(generation, rest, reason)
             size = known.size if rest.codec else rest.size  # of its text
             found = after.known._replace(path=rest.path, file=rest.file, codec=rest.codec, witness=known.witness)
-            after.known = found._replace(size=size, done=True, copy_of="")
+            self.generations.know(after, found._replace(size=size, done=True, copy_of=""))
             after.size = rest.size
             if after.phase in {Phase.DONE, Phase.STORED} or after.copy_of is not None:  # that may not be looked at yet
                 self._waiting.pop(rest.file, None)
@@ -724,7 +725,7 @@ class Log(LogState):
         path = self.newest_path(generation, known)
         if generation.known.path != path:
             yield Look(generation.known.path)  # either may be the newer one
-        generation.known = known._replace(log=self.path, path=path, size=size)
+        self.generations.know(generation, known._replace(log=self.path, path=path, size=size))
         match end.kind:
             case "truncated" | "gone" | "deleted" if end.kind != DELETED or self._may_go_on(end):
                 generation.phase, generation.cut = Phase.SOUGHT, end.kind != DELETED

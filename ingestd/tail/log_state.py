@@ -12,12 +12,12 @@ from typing import TYPE_CHECKING, Final
 
 from ingestd.tail.content import HEAD_BYTES
 from ingestd.tail.facts import Copy, Plain
-from ingestd.tail.generation import NOTHING, Generation, Phase
+from ingestd.tail.generation import NOTHING, Generation, Generations, Phase
 from ingestd.tail.known import Known, birth_between, birth_of, name_source
 from ingestd.tail.rotation import is_rotation_of
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
 
     from ingestd.daemon.source import End
     from ingestd.tail.facts import Examined, Place, Sought, Verdict
@@ -46,7 +46,7 @@ class LogState:
     """Whether the tail's globs take a path. They may be others than in the last run."""
     met: int = 0
     """For a log that was there before the tail: when (ns) it was met. What was rotated before is not its own."""
-    generations: list[Generation] = field(default_factory=list)
+    generations: Generations = field(default_factory=Generations)
     _here: FileId | None = None
     """The file at the path, as far as known."""
     _waiting: dict[FileId, Place] = field(default_factory=dict)
@@ -106,17 +106,15 @@ class LogState:
 
     def of(self, file: FileId) -> Generation | None:
         """The generation that this file holds now."""
-        for each in reversed(self.generations):
+        for each in self.generations.with_inode(file.inode):
             known = each.known.file
-            if known.inode != file.inode or not each.links:
-                continue
-            if known.same(file) or (each.phase is Phase.STORED and known.resembles(file)):
+            if each.links and (known.same(file) or (each.phase is Phase.STORED and known.resembles(file))):
                 return each
         return None
 
     def named(self, source: str) -> Generation | None:
         """The generation with this source."""
-        return next((each for each in self.generations if each.source == source), None)
+        return self.generations.named(source)
 
     @property
     def here(self) -> FileId | None:
@@ -237,8 +235,17 @@ class LogState:
 
     # What waits.
 
+    def _unread(self, until: Generation | None = None) -> Iterator[Generation]:
+        """Those that are neither read now nor done, up to one of all. Most are one of these."""
+        reading, done = Phase.READING, Phase.DONE
+        for each in self.generations:
+            if each is until:
+                return
+            if each.phase is not done and each.phase is not reading:
+                yield each
+
     def _is_older_awaited(self, generation: Generation) -> bool:
-        older = itertools.takewhile(lambda each: each is not generation, self.generations)
+        older = self._unread(generation)
         return any(each.phase is Phase.HELD or (each.is_missing and not each.away) for each in older)
 
     def _may_follow_unknown(self, generation: Generation, place: Place) -> bool:
@@ -254,7 +261,7 @@ class LogState:
 
     def _begun_after(self, place: Place) -> Generation | None:
         """The first one that waits for what may have come before it, where this file may have."""
-        begun = (each for each in self.generations if each.phase is Phase.HELD and each.copy_of is None)
+        begun = (each for each in self._unread() if each.phase is Phase.HELD and each.copy_of is None)
         for each in () if self.careful else begun:
             if not each.position and self._age(self._waiting[each.known.file]) > self._age(place):
                 return each
@@ -276,12 +283,12 @@ class LogState:
     @property
     def _unsettled(self) -> bool:
         """Whether new files wait for a search. What is on a disk that is not there is sought; nothing waits for it."""
-        sought = any(self._unresolved(each) and not each.away for each in self.generations)
-        return self._missed or bool(self.asked) or sought
+        sought = (each for each in self._unread() if self._unresolved(each))
+        return self._missed or bool(self.asked) or any(not each.away for each in sought)
 
     @property
     def _has_unresolved(self) -> bool:
-        return any(map(self._unresolved, self.generations))
+        return any(map(self._unresolved, self._unread()))
 
     def _look_back(self, since: int) -> None:
         self.unseen_since = min(since, self.unseen_since or since)

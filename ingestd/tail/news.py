@@ -279,8 +279,7 @@ class News:
     def _changed(self, path: str, mask: int) -> None:
         """What a name that came or went means beside what it names."""
         leads = self._directories.leads(path)
-        came = mask & (CREATED | MOVED_TO) and self._globs.leads_through(path)
-        if mask & IS_DIRECTORY and (came or (leads and mask & DELETED)):
+        if mask & IS_DIRECTORY and self._is_walked(path, mask, leads=leads):
             self._list_soon(path)
         elif leads:
             self.relist = True
@@ -294,6 +293,11 @@ class News:
             self._due.look(path, None)
         if mask & IS_DIRECTORY and mask & (CREATED | MOVED_TO):
             self.watch_what_was_away(path)
+
+    def _is_walked(self, directory: str, mask: int, *, leads: bool) -> bool:
+        """Whether a directory that came or went is one that is looked into."""
+        came = bool(mask & (CREATED | MOVED_TO)) and self._globs.leads_through(directory)
+        return came or (leads and bool(mask & DELETED))
 
     def forget_deleted(self, deleted: list[tuple[FileId, str]]) -> None:
         """These files are not at these paths any more. Those that were not seen elsewhere since are gone."""

@@ -655,6 +655,11 @@ class World:
             if not tokens[number].delivered and not (tokens[number].late and (not finally_ or self._said(number)))
         )
         require(not missing, f"not delivered: {missing}")
+        for each in self.machine.finders:
+            for log in each.finder._logs.values():
+                of = log.generations
+                found = all(one is of.named(one.source) and one in of.with_inode(one.known.file.inode) for one in of)
+                require(found, f"{log.path}: a generation is not found by its source, or by its file")
         if finally_:
             self._judge_losses(there)
             self._judge_order()
