@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import deque
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from ingestd.retry import Backoff
 
@@ -30,8 +30,6 @@ class OpenSource:
     closed: bool = False
     backoff: Backoff = field(default_factory=lambda: Backoff(initial=0.2, maximum=30.0))
     retry: asyncio.TimerHandle | None = None
-    told: tuple[int, dict[str, Any]] | None = None
-    """The position and the detail that were reported last."""
 
 
 @dataclass(slots=True, eq=False)

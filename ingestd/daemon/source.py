@@ -113,7 +113,7 @@ class End(NamedTuple):
     Everything before `position` was read and is acknowledged. `size` is how many bytes it is known to have had. If that
     is more than `position`, the rest was not read. `unread_since`: so many other contents were at its place after it,
     before this was told, and went unread. `seen`: its reader had its content before it; so nothing went unseen.
-    `at_once`: what came after it waits for this to be told. Other ends are told together.
+    `at_once`: it is told without delay, since what is read next waits for it. Other ends are told with the positions.
     """
 
     kind: str

@@ -55,11 +55,8 @@ class SourceReports:
     def _moves(self, held: OpenSource) -> list[Moved]:
         if held.source is None:
             return []
-        position, detail = told = held.progress.position, dict(held.source.detail())
-        if told == held.told:
-            return []
-        held.told = told
-        return [Moved(self._route, held.assignment.found.source, held.assignment.generation, position, detail)]
+        name, generation = held.assignment.found.source, held.assignment.generation
+        return [Moved(self._route, name, generation, held.progress.position, dict(held.source.detail()))]
 
     def gauges(self, sources: Mapping[str, OpenSource]) -> dict[str, SourceGauges | None]:
         """The sources that changed since the last call, as they are now; None for one that is no longer open."""

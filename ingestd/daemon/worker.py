@@ -92,7 +92,7 @@ class Worker:
         self._settled = asyncio.Event()
         self._positions_due: asyncio.TimerHandle | None = None
         self._ended_sources: list[SourceEnded] = []
-        """To be told behind the positions."""
+        """Ends that are told right after the next positions."""
         self._encoding: EncodeStage | None = None
         self.configure: Configure
 

@@ -61,6 +61,8 @@ def not_compressed(descriptor: int, codec: str) -> str | None:
     skipped = codec in {"zst", "lz4"} and head[1:4] == _SKIPPED and head[0] >> 4 == 5
     if skipped or head.startswith((begin, b"\0")) or begin.startswith(head):
         return None
+    if is_compressed(head):
+        return not_text(head)
     return f"not compressed, though its name ends in .{codec}: give it another name, or exclude it"
 
 

@@ -145,10 +145,10 @@ class Generation:
 
 
 class Generations(list[Generation]):
-    """Those of one log, oldest first; by source and by inode number one is found without a look at all.
+    """Those of one log, oldest first. One is found by its source, or by its file's inode number, without a walk.
 
     Invariants
-        It changes by the methods that are defined here, and a generation's file by `know`, alone.
+        Only the methods that are defined here change the list, and only `know` changes which file a generation has.
     """
 
     __slots__ = ("_by_inode", "_by_source")
@@ -177,7 +177,7 @@ class Generations(list[Generation]):
             del self._by_inode[generation.known.file.inode]
 
     def know(self, generation: Generation, known: Known) -> None:
-        """Know this of one from now on."""
+        """Replace what is known of one. Its file may have another inode number by now."""
         self._by_inode[generation.known.file.inode].remove(generation)
         generation.known = known
         self._by_inode.setdefault(known.file.inode, []).append(generation)

@@ -236,8 +236,8 @@ class LogState:
     # What waits.
 
     def _unread(self, until: Generation | None = None) -> Iterator[Generation]:
-        """Those that are neither read now nor done, up to one of all. Most are one of these."""
-        reading, done = Phase.READING, Phase.DONE
+        """Those that are neither being read nor done, oldest first. `until`: only those that come before this one."""
+        reading, done = Phase.READING, Phase.DONE  # nearly all are, and this is asked at each fact
         for each in self.generations:
             if each is until:
                 return

@@ -58,7 +58,7 @@ class Rounds:
         alike = await self._alike(wanted, called)
         several = [each for each in alike if len(each) > 1 or each[0][0].generations]
         begun = [place for each in several for _, place in each if not self._is_successor(place)]
-        heads = await self._thread.ask(partial(self._looks.heads, begun)) if begun else self._looks.heads(())
+        heads = await self._thread.ask(partial(self._looks.heads, begun))
         alike = [await self._copies_last(each) for each in alike]
         for batch in zip_longest(*alike):
             await self._examine([each for each in batch if each], called, heads, judge, first)

@@ -30,7 +30,7 @@ Kind: TypeAlias = Literal["taken", "concluded", "deleted", "truncated", "gone", 
 """`End.kind`: at `until`; nothing more was expected; no link left; its content is gone; not found; not readable."""
 
 _LOOKED_FOR: Final = ("truncated", "gone", "damaged")
-"""Kinds after which it is looked what is in the file's place now, or where its content went."""
+"""After these, the finder looks for what is in the file's place now, or for where its content went."""
 
 CHUNKS_PER_READ: Final = 8
 """How many times `into` is filled in one `read` to find the end of a line; then others get their turn."""
@@ -103,8 +103,6 @@ class TailSource:
         self._met = False  # its content was there when it was read
         self._gone = ""  # its last path, if the kernel says that it was deleted: there is no name to look for
         self._seen: Sample | None = None  # of what was seen last
-        self._witnessed: Sample | None = None  # what the witness is of, if that was read here
-        self._witness = self._known.witness
         self._before: Sample | None = None  # of what stood before the position when the reading began
         self._head: bytes = b""  # how the text begins, as far as it is known
         self._size = self._most = max(self._known.size, found.position)
@@ -140,12 +138,12 @@ class TailSource:
     def detail(self) -> Mapping[str, Any]:
         """See `ingestd.daemon.source.Source.detail`: what is known of the file, with the bytes last read."""
         self._told = (self._known.path, self._most)
-        if self._seen is not None and self._seen is not self._witnessed:
-            self._witness = Witness.of(self._seen, self._witness).with_head(self._head)
-            self._witnessed = self._seen
+        witness = self._known.witness
+        if self._seen is not None:
+            witness = Witness.of(self._seen, witness).with_head(self._head)
         read_size, read_modified = self._read_to_end
         return self._known._replace(
-            witness=self._witness,
+            witness=witness,
             size=self._most,
             modified=self._known.modified if self._known.codec else self._modified,
             links=self._links,
@@ -270,8 +268,8 @@ class TailSource:
             with suppress(OSError):
                 self._follow(self._text, self._text.status())
         size = max(self._most, self._position)
-        again = kind in _LOOKED_FOR
-        self.finished = End(kind, self._known.path, self._position, size, seen=self._met, at_once=again)
+        at_once = kind in _LOOKED_FOR
+        self.finished = End(kind, self._known.path, self._position, size, seen=self._met, at_once=at_once)
         self._look_at_next(self.finished)
         self.release()
         self._let_pass(math.inf)

@@ -4,7 +4,6 @@ from types import SimpleNamespace
 
 import pytest
 
-from ingestd.daemon.control import Moved
 from ingestd.daemon.lane import LaneQueue, OpenSource
 from ingestd.daemon.progress import Progress
 from ingestd.daemon.source import Assignment, Found, Lane
@@ -35,21 +34,6 @@ def test_only_what_changed_is_told(sources):
     sources["b"].source.unread = 0
     assert reports.gauges(sources) == {"b": SourceGauges("/b", 0, 10)}
     assert reports.gauges(sources) == {}
-
-
-def test_a_position_is_told_again_only_once_it_or_the_detail_is_another_one(sources):
-    # What was known at the end of a file was told as it was: of a rotated file, for the third time.
-    reports, held = SourceReports("r"), sources["a"]
-    detail = {"path": "/a"}
-    held.source.detail = lambda: detail
-    reports.note_move(held)
-    assert reports.moved() == [Moved("r", "a", 1, 10, {"path": "/a"})]
-    reports.note_move(held)
-    assert reports.moved() == []
-    detail["path"] = "/a.1"
-    reports.note_move(held)
-    reports.drop(held)
-    assert reports.moved() == [Moved("r", "a", 1, 10, {"path": "/a.1"})]
 
 
 def test_what_is_not_open_any_more_is_told_as_gone_and_anew_when_it_is_back(sources):

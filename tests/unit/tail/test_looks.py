@@ -292,6 +292,16 @@ def test_what_is_called_compressed_and_is_not_is_refused_at_once(looks: Looks, t
     assert examine(looks, packed, codec=codec, binary=True) == Refused(why)
 
 
+def test_what_is_compressed_in_another_way_than_its_name_says_is_refused_with_the_right_ending(
+    looks: Looks, tmp_path: Path
+) -> None:
+    packed = tmp_path / "a.log.xz"
+    packed.write_bytes(gzip.compress(b"text\n"))
+    refused = examine(looks, packed, codec="xz")
+    assert isinstance(refused, Refused)
+    assert "give its name the ending .gz" in refused.reason
+
+
 @pytest.mark.parametrize(
     ("codec", "head"),
     [
