@@ -36,8 +36,8 @@ class Files:
     """Shared by the finders of a daemon's tails.
 
     Invariants
-        A file is read by one tail. One that nobody knows belongs to the first tail whose globs match its path, or that
-        of a link to it.
+        A file is read by one tail. One that nobody knows belongs to the tail that takes its path: the first whose globs
+        match that or a link to it. A tail that has a link to it leaves it to one that reads what was there before.
     """
 
     def __init__(self) -> None:
@@ -78,20 +78,25 @@ class Files:
         with suppress(DeadlineExceeded):
             await Deadline.after(patience).wait_for(self._all_looked.wait(), "the other tails' first looks")
 
-    def taken_before(self, finder: TailFinder, path: str) -> TailFinder | None:
-        """Which tail before this one takes a path, by its globs or through a link."""
-        return next((other for other in self._before(finder) if other.matches(path) or other.leads_to(path)), None)
-
     def _before(self, finder: TailFinder) -> Iterator[TailFinder]:
         return itertools.takewhile(lambda other: other is not finder, self._finders)
 
     def taker(self, path: str) -> TailFinder | None:
-        """The first tail that takes a path by its globs."""
-        return next((finder for finder in self._finders if finder.matches(path)), None)
+        """Which tail a new file at a path belongs to."""
+        takers = (finder for finder in self._finders if finder.matches(path) or finder.leads_to(path))
+        first = next(takers, None)
+        if first is None or first.matches(path) or first.reads(path):
+            return first
+        return next((finder for finder in takers if finder.reads(path)), first)
+
+    def taken_before(self, finder: TailFinder, path: str) -> bool:
+        """Whether a new file at a path belongs to a tail before this one."""
+        taker = self.taker(path)
+        return taker is not None and taker in self._before(finder)
 
     def match(self, path: str) -> bool:
         """Whether any tail's globs take a path."""
-        return self.taker(path) is not None
+        return any(finder.matches(path) for finder in self._finders)
 
     def log_of(self, source: str) -> tuple[TailFinder, Log] | None:
         """The tail and the log of a source."""

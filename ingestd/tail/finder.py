@@ -132,8 +132,7 @@ class TailFinder:
         """Logs with files that are not read until what is older is found."""
         self._ways = Ways()
         self._kin = Kin(self._logs, self._ways.through, self._files, self._latest, route.rotated_globs, once=once)
-        taken = self._files.taken_before
-        self._names = Names(self.log_at, self._is_read, lambda path: taken(self, path) is not None)
+        self._names = Names(self.log_at, self._is_read, partial(self._files.taken_before, self))
         self._due = Due()
         self._watches = Watches(route, self._due.woken.set)
         self._awaited = Awaited(self._watches, self._files)
@@ -209,6 +208,11 @@ class TailFinder:
     def leads_to(self, path: str) -> bool:
         """Whether a log of this tail is followed to a path, or through it, along links."""
         return bool(self._ways.logs(path))
+
+    def reads(self, path: str) -> bool:
+        """Whether it knows what stands, or stood, at a path that it takes, by its globs or through a link."""
+        log = self._logs.get(path if self.matches(path) else self._ways.log_of(path) or "")
+        return log is not None and bool(log.generations)
 
     def log_of(self, source: str) -> Log | None:
         """The log that a source is a generation of, if it is one of this tail's."""
@@ -518,9 +522,8 @@ class TailFinder:
 
     def log_at(self, path: str) -> str | None:
         """The log that a file made at this path is of: the path's own, or one that leads there through links."""
-        if self.matches(path) and not self._files.taken_before(self, path):
-            return path
-        return self._ways.log_of(path)
+        log = path if self.matches(path) else self._ways.log_of(path)
+        return log if log is not None and self._files.taker(path) is self else None
 
     def known_log(self, path: str) -> Log | None:
         """The log at this path, if anything is known of one."""

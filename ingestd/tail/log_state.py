@@ -30,6 +30,10 @@ _WRITTEN_AT_MOST: Final = 8
 """So many of the paths that a link led to one after the other are remembered."""
 
 
+_ROUNDED: Final = 10**6
+"""ns. What is said in seconds may be less by so much."""
+
+
 @dataclass(slots=True, eq=False)
 class LogState:
     """What is known of one log.
@@ -91,12 +95,17 @@ class LogState:
             self.written_at.append(known.path)
         return generation
 
-    def mistrust(self, certain: int, found: int) -> None:
-        """Of the stored times (ns), those after `certain` say nothing: `found` stands for them."""
+    def mistrust(self, certain: int, found: int, said: int) -> None:
+        """Of the stored times (ns), those after `certain` say nothing: `found` stands for them.
+
+        `said`: until when the last run said that it had found all; 0 if it did not. What was met later than that was
+        met while the clock was ahead.
+        """
         for each in self.generations:
             if each.known.modified > certain:
                 each.known = each.known._replace(modified=found)
-        self.met = self.met if self.met <= certain else 0
+        if self.met > min(certain, said + _ROUNDED if said else certain):
+            self.met = 0
 
     def leads_elsewhere(self, before: str) -> None:
         """A link leads to another file than this one now. Rotations of this one are still the log's."""

@@ -578,13 +578,24 @@ def _unavailable(known: Known) -> bool:
 
     Then its directory is missing below another file system than the file's, or an empty mount point.
     """
-    written_in = os.path.dirname(known.log)
-    if os.path.isdir(written_in) and not os.access(written_in, os.R_OK | os.X_OK, effective_ids=True):
+    if _is_barred(os.path.dirname(known.log)):
         return True
     directory = os.path.dirname(known.path)
-    nearest = directory
-    while not os.path.isdir(nearest) and nearest != "/":
-        nearest = os.path.dirname(nearest)
+    nearest = _nearest(directory)
     if may_hold(nearest, known.file):
         return False
     return nearest != directory or not os.listdir(directory)
+
+
+def _nearest(directory: str) -> str:
+    """A directory, or the nearest one above it that is there, as far as one may look."""
+    while not os.path.isdir(directory) and directory != "/":
+        directory = os.path.dirname(directory)
+    return directory
+
+
+def _is_barred(directory: str) -> bool:
+    """Whether one may not look into a directory, or not see whether it is there."""
+    nearest = _nearest(directory)
+    mode = os.R_OK | os.X_OK if nearest == directory else os.X_OK
+    return not os.access(nearest, mode, effective_ids=True)

@@ -83,16 +83,23 @@ class Sightings:
             self._unseen.vanish(self._names.looked(path, of or path, None))
             if sighting.trouble is not None:  # what stands there is no file
                 self._names.judge(path, judged=True)
-            return
+        else:
+            self._take_file(path, place, own, of)
+
+    def _take_file(self, path: str, place: Place, own: str | None, of: str | None) -> None:
+        """A file, and the logs that one made at this path is of, and that this one is of as events tell."""
         self._miss_awaited(path, place.file)
         self._take_over(path, place.file)
-        owned = self._files.find(place.file)
-        log = of or own or (owned.log.path if owned is not None and owned.finder is self._finder else "")
+        finder, owned = self._finder, self._files.find(place.file)
+        taker = self._files.taker(place.path if own == path else path) or finder
+        if own == path and finder not in {taker, None if owned is None else owned.finder}:
+            self._names.judge(path, judged=True)
+            own = None  # a link to what another tail takes
+        log = of or own or (owned.log.path if owned is not None and owned.finder is finder else "")
         for name in {path, place.path} if log else ():
             if not self._watches.sees(name):
                 continue  # of what happens there next, nobody tells
             self.stands_at(name, log, place.file)
-        finder = self._finder
         if owned is not None:
             self._seen_again(owned.finder, owned.log, path, place)
         elif of is not None and of != path:
@@ -102,7 +109,7 @@ class Sightings:
         elif own is not None:
             finder.apply(finder.log(own), Seen(place, here=own == path))
         elif finder.matches(path):
-            self._belongs(path, self._files.taken_before(finder, path))
+            self._belongs(path, taker)
 
     def stands_at(self, path: str, log: str, file: FileId) -> None:
         """A file stands at a path. What stood there may have vanished; and if this one had, a link to it did."""
@@ -110,8 +117,13 @@ class Sightings:
         self._unseen.vanished.met(file)
 
     def lead(self, log: str, through: tuple[str, ...]) -> None:
-        """A log is followed through links, or not any more."""
+        """A log is followed through links, or not any more: another tail may take what they led to before."""
+        before = self._ways.through.get(log, ())
         self._ways.follow(log, through)
+        for path in before:
+            taker = self._files.taker(path)
+            if taker is not None and taker is not self._finder:
+                taker.look_for(path, path)
         for path in through:
             self._kin.name(path, log)
             self._news.watch_beside(path)
@@ -152,11 +164,11 @@ class Sightings:
             if before and known is not None:
                 known.leads_elsewhere(before[-1])
                 self._unseen.search(known)
-            elif not finder.first_pass:
+            elif not finder.first_pass and self._files.taker((path, *sighting.through)[-1]) is finder:
                 self._unseen.search(finder.log(path), self._unseen.all_known)
 
-    def _belongs(self, path: str, finder: TailFinder | None) -> None:
-        if finder is not None and not self._finder.once:  # in a run with an end, it would be one that failed
+    def _belongs(self, path: str, finder: TailFinder) -> None:
+        if not self._finder.once:  # in a run with an end, it would be one that failed
             self._troubles.tell(path, f"taken by the tail {finder.route.name!r}; a file belongs to one tail")
 
     def _seen_again(self, finder: TailFinder, log: Log, path: str, place: Place) -> None:

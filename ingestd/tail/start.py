@@ -43,7 +43,7 @@ def found_before(route: TailRoute, logs: Collection[Log], since: int) -> int:
     said = since if since <= certain else 0
     found = min(said or latest, latest or said) or int(set_back or any(each > certain for each in times))
     for log in logs:
-        log.mistrust(certain, found)
+        log.mistrust(certain, found, since)
     if set_back:
         _log.warning(
             "the clock was set back since the last run: rotated files that it did not know are read, old or not",

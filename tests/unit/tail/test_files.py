@@ -16,9 +16,10 @@ from ingestd.tail.log import Log
 class Tail:
     """A finder, as far as `Files` knows it."""
 
-    def __init__(self, *names: str, leads_to: str = "") -> None:
+    def __init__(self, *names: str, leads_to: str = "", reads: str = "") -> None:
         self.names = names
         self.end_of_link = leads_to
+        self.read = reads
 
     def matches(self, path: str) -> bool:
         return path in self.names
@@ -26,9 +27,12 @@ class Tail:
     def leads_to(self, path: str) -> bool:
         return path == self.end_of_link
 
+    def reads(self, path: str) -> bool:
+        return path == self.read
 
-def tail(*names: str, leads_to: str = "") -> Any:
-    return Tail(*names, leads_to=leads_to)
+
+def tail(*names: str, leads_to: str = "", reads: str = "") -> Any:
+    return Tail(*names, leads_to=leads_to, reads=reads)
 
 
 @pytest.fixture
@@ -76,9 +80,12 @@ def test_the_first_tail_that_matches_a_path_takes_it(files: Files) -> None:
     first, second = tail("/a"), tail("/a", "/b")
     files.enter(first)
     files.enter(second)
-    assert files.taken_before(first, "/a") is None
-    assert files.taken_before(second, "/b") is None
-    assert files.taken_before(second, "/a") is first
+    assert files.taker("/a") is first
+    assert files.taker("/b") is second
+    assert files.taker("/c") is None
+    assert not files.taken_before(first, "/a")
+    assert not files.taken_before(second, "/b")
+    assert files.taken_before(second, "/a")
     assert files.match("/b")
     assert not files.match("/c")
 
@@ -88,7 +95,7 @@ async def test_what_a_link_of_the_first_tail_leads_to_is_its_file(files: Files) 
     first, second = tail("/containers/web.log", leads_to="/pods/web/0.log"), tail("/pods/web/0.log")
     files.enter(first)
     files.enter(second)
-    assert files.taken_before(second, "/pods/web/0.log") is first
+    assert files.taker("/pods/web/0.log") is first
     waiting = asyncio.create_task(files.led(second, 60.0))
     await asyncio.sleep(0)
     assert not waiting.done()
@@ -100,7 +107,24 @@ async def test_a_tail_whose_directories_do_not_answer_is_not_waited_for(files: F
     for each in (hanging := tail("/containers/web.log"), second := tail("/pods/web/0.log")):
         files.enter(each)
     await files.led(second, 0.01)
-    assert files.taken_before(second, "/containers/web.log") is hanging
+    assert files.taker("/containers/web.log") is hanging
+
+
+def test_a_link_of_the_first_tail_to_what_another_one_reads_takes_nothing(files: Files) -> None:
+    linked = tail("/containers/web.log", leads_to="/pods/web/0.log")
+    reading = tail("/pods/web/0.log", reads="/pods/web/0.log")
+    files.enter(linked)
+    files.enter(reading)
+    assert files.taker("/pods/web/0.log") is reading
+    linked.read = "/pods/web/0.log"
+    assert files.taker("/pods/web/0.log") is linked
+
+
+def test_what_the_globs_of_the_first_tail_match_is_its_file_whoever_read_it_before(files: Files) -> None:
+    first = tail("/a")
+    files.enter(first)
+    files.enter(tail("/a", reads="/a"))
+    assert files.taker("/a") is first
 
 
 async def test_nobody_goes_on_before_all_have_looked(files: Files) -> None:

@@ -732,22 +732,36 @@ async def test_a_refused_file_that_was_not_modified_is_not_opened_again(follow: 
 
 
 @contextmanager
-def barred(path: Path) -> Iterator[Callable[[], None]]:
-    """As somebody else, who may not read the file until the function that is given is called."""
-    path.chmod(0)
+def as_somebody_else() -> Iterator[Callable[[], None]]:
+    """As somebody without privileges, until the function that is given is called."""
     privileged = os.geteuid() == 0
     if privileged:
         os.seteuid(65534)
 
-    def open_up() -> None:
+    def back() -> None:
         if privileged:
             os.seteuid(0)
-        path.chmod(0o644)
 
     try:
-        yield open_up
+        yield back
     finally:
-        open_up()
+        back()
+
+
+@contextmanager
+def barred(path: Path) -> Iterator[Callable[[], None]]:
+    """As somebody else, who may not read the file until the function that is given is called."""
+    path.chmod(0)
+    with as_somebody_else() as back:
+
+        def open_up() -> None:
+            back()
+            path.chmod(0o644)
+
+        try:
+            yield open_up
+        finally:
+            open_up()
 
 
 @pytest.fixture
@@ -767,6 +781,33 @@ async def test_an_unreadable_file_is_named_and_taken_when_it_can_be_read(follow:
         open_up()
         await follower.reads("one")
     assert len(follower.told) == 1
+
+
+@pytest.mark.parametrize("closed", ["web", "."])
+async def test_what_is_in_a_directory_that_is_closed_to_us_is_not_deleted(
+    follow: Any, public_path: Path, closed: str
+) -> None:
+    # Half a line was said to be lost, `deleted`, where the directory above the log's was closed at a start.
+    log, directory = public_path / "web" / "app.log", public_path / closed
+    log.parent.mkdir()
+    append(log, "one")
+    follower = follow("*/app.log", directory=public_path, rescan_interval=0.05)
+    await follower.reads("one")
+    with log.open("a") as stream:
+        stream.write("two")
+    await follower.settle()
+    follower.stop()
+    directory.chmod(0o644)
+    with as_somebody_else() as back:
+        follower.start()
+        await follower.settle()
+        assert not follower.losses
+        assert not follower.files_gone
+        back()
+        directory.chmod(0o777)
+        append(log, "")
+        await follower.reads("one", "two")
+    assert not follower.losses
 
 
 @pytest.mark.parametrize("end", ["repaired", "repaired later", "repaired while down", "compressed", "deleted"])
@@ -1011,6 +1052,61 @@ async def test_what_a_link_leads_to_through_another_link_is_of_the_first_tail(tw
     assert (first.texts, second.texts) == ([b"one"], [])
     assert first.finder.leads_to(str(inner))
     assert first.finder.leads_to(str(log))
+
+
+@pytest.mark.parametrize("down", [False, True])
+@pytest.mark.parametrize("globs", [("real/*.log", "links/*.log"), ("links/*.log", "real/*.log")])
+async def test_a_log_that_another_tail_has_a_link_to_does_not_change_its_tail(
+    two: Any, tmp_path: Path, globs: tuple[str, str], *, down: bool
+) -> None:
+    # 500 and 400 of 900 lines: whoever looked first at what a rotation made had it.
+    log, link = tmp_path / "real" / "a.log", tmp_path / "links" / "a.log"
+    log.parent.mkdir()
+    link.parent.mkdir()
+    append(log, "0")
+    link.symlink_to(log)
+    first, second = two(*globs)
+    await settle(first, second)
+    for number in range(1, 7):
+        if down and number % 2:
+            first.stop()
+            second.stop()
+        log.rename(f"{log}.{number}")
+        append(log, str(number))
+        if down and number % 2:
+            first.start()
+            second.start()
+        await settle(*((second, first) if number % 3 else (first, second)))
+    assert first.texts == [str(number).encode() for number in range(7)]
+    assert second.texts == []
+    assert not first.losses + second.losses
+    taken = {path: reason for path, reason in second.troubles.items() if "taken by the tail 'first'" in reason}
+    assert taken.keys() == second.troubles.keys()
+
+
+async def test_a_log_stays_with_the_tail_that_met_it_before_there_was_a_link_to_it(two: Any, tmp_path: Path) -> None:
+    # As kubelet makes them, a moment later; the rest of a pod's lines went to the other tail's topic.
+    log, link = tmp_path / "pods" / "a.log", tmp_path / "containers" / "a.log"
+    log.parent.mkdir()
+    link.parent.mkdir()
+    first, second = two("containers/*.log", "pods/*.log")
+    await settle(first, second)
+    append(log, "0")
+    await settle(second)
+    link.symlink_to(log)
+    for number in range(1, 4):
+        await settle(first, second)
+        log.rename(f"{log}.{number}")
+        append(log, str(number))
+    await settle(first, second)
+    assert second.texts == [b"0", b"1", b"2", b"3"]
+    assert first.texts == []
+    assert first.troubles[str(link)] == "taken by the tail 'second'; a file belongs to one tail"
+    append(log.with_name("b.log"), "b")  # another one is the first tail's, if it is linked in time
+    link.with_name("b.log").symlink_to(log.with_name("b.log"))
+    await first.settle()
+    await settle(first, second)
+    assert first.texts == [b"b"]
 
 
 async def test_a_file_stays_with_its_tail_where_it_is_renamed_to(two: Any, tmp_path: Path) -> None:

@@ -143,6 +143,16 @@ BELOW = tuple(
 )
 """Directories below the one that the globs begin with are moved to where no glob looks, or one does, and made anew."""
 
+SHARED = tuple(
+    Scene(tails, ("/l/app.log", "/d/web.log"), style, (("/l/app.log", "/d/0.log"),))
+    for tails, style in (
+        ((("/d/*.log",), ("/l/*.log",)), "number"),
+        ((("/l/*.log",), ("/d/*.log",)), "number"),
+        ((("/l/*.log",), ("/d/*.log",)), "date"),
+    )
+)
+"""Two tails match a log, one of them through a link."""
+
 ONCE = tuple(replace(scene, once=True) for scene in (*SCENES, *HARD_LINKED, *NAMESAKES, *MOVED))
 """The daemon runs, or is started with `--once`, by turns."""
 
@@ -1037,6 +1047,11 @@ def test_what_is_in_a_directory_that_comes_below_others_is_found(chunk: int) -> 
 
 
 @pytest.mark.parametrize("chunk", range(CHUNKS))
+def test_a_log_that_two_tails_match_through_a_link_is_read_once(chunk: int) -> None:
+    play_chunk(chunk, HISTORIES // 5, SHARED)
+
+
+@pytest.mark.parametrize("chunk", range(CHUNKS))
 def test_runs_with_an_end_lose_nothing_between_them(chunk: int) -> None:
     play_chunk(chunk, HISTORIES // 5, ONCE)
 
@@ -1071,7 +1086,7 @@ if __name__ == "__main__":
     parser.add_argument("--scenes", default="")
     parser.add_argument("--trace", action="store_true")
     arguments = parser.parse_args()
-    scenes = (*SCENES, *HARD_LINKED, *NAMESAKES, *MOVED, *ONCE, *AWAY, *COVERED, *BELOW)
+    scenes = (*SCENES, *HARD_LINKED, *NAMESAKES, *MOVED, *ONCE, *AWAY, *COVERED, *BELOW, *SHARED)
     chosen = [scenes[int(each)] for each in arguments.scenes.split(",")] if arguments.scenes else list(SCENES)
     operations = frozenset(arguments.ops.split(",")) if arguments.ops else None
     chosen_scenes = tuple(replace(each, operations=operations or each.operations) for each in chosen)
