@@ -32,7 +32,7 @@ from ingestd.tail.looks import Looks
 from ingestd.tail.names import Names
 from ingestd.tail.news import GRAIN, News
 from ingestd.tail.performer import Performer
-from ingestd.tail.rotation import codec_of
+from ingestd.tail.rotation import codec_of, family_of, rotated_from
 from ingestd.tail.rounds import Rounds
 from ingestd.tail.sightings import Sightings
 from ingestd.tail.start import NAMED_MOST, found_before, note_rotated, tell_left_out, warn_of_rotated
@@ -267,6 +267,8 @@ class TailFinder:
         await note_rotated(route, logs, self._looks, self._thread, self._new_since)
         await warn_of_rotated(route, self._thread)
         await self._pass()
+        if self._new_since:
+            await self._look_for_rotated(self._directories.stamps.keys() | self._ways.directories, self._new_since)
         await in_turns(list(self._logs.values()), self._look_where_they_were)
         await self._settle(_ROUNDS)
         restless: list[Log] = []
@@ -454,8 +456,8 @@ class TailFinder:
         missed, changed = self._news.take_missed()
         made = self._directories.look(self._watches.round())
         found = await self._thread.ask(lambda: made.walk(self._looks, certain))
-        if not self.first_pass:
-            self._unseen.miss_before_watches(self._watches.new(made.watched) | made.anew)
+        new = set() if self.first_pass else self._watches.new(made.watched) | made.anew
+        self._unseen.miss_before_watches(new)
         self._names.listed(found.present)
         standing = self._names.standing()
         self._news.register(made.watched)
@@ -476,13 +478,15 @@ class TailFinder:
             self._news.watch_ways_anew()
         await self._take_listed(found)
         await in_turns(vanished, self._unseen.vanish_with_directory)
+        await self._look_for_rotated(new, self._unseen.all_known)
 
     async def _look_below(self, starts: Collection[str]) -> None:
         """A pass over these directories and what is below them: they came, or went."""
         made = self._directories.look(self._watches.round())
         certain = self._news.certain()
         found = await self._thread.ask(lambda: made.walk_below(starts, self._looks, certain))
-        self._unseen.miss_before_watches(self._watches.new(made.watched) | made.anew)
+        new = self._watches.new(made.watched) | made.anew
+        self._unseen.miss_before_watches(new)
         self._names.listed(found.present)
         self._watches.register(made.watched)  # where one went that is gone by now, events of the one above it say
         self._news.hear()
@@ -491,6 +495,28 @@ class TailFinder:
         for glob in self._globs.matched(found.present):
             self._troubles.over(glob)
         await self._take_listed(found)
+        await self._look_for_rotated(new, self._unseen.all_known)
+
+    async def _look_for_rotated(self, directories: AbstractSet[str], since: int) -> None:
+        """Look at what was written in these directories since then (ns) as logs that nobody knows, and rotated, unseen.
+
+        The next file of such a log may be made at any time.
+        """
+
+        def is_known(path: str) -> bool:
+            log = self._logs.get(path)
+            return log is not None and not (log.is_over and log.here is None)
+
+        def look(path: str) -> None:
+            originals = (each for each in rotated_from(path) if family_of(each) == family_of(path))
+            logs = [log for log in map(self.log_at, originals) if log is not None]
+            beside = (log for log in self._kin.alike(path) if os.path.dirname(log) == os.path.dirname(path))
+            if logs and not any(map(is_known, (*logs, *beside))):  # else it is a known one's to search for
+                self._due.look(path, min(logs, key=len))
+
+        if directories:
+            written = await self._thread.ask(lambda: self._looks.made_since(directories, since, written=True))
+            await in_turns([path for path in written if self.log_at(path) is None], look)
 
     async def _take_listed(self, found: Walk) -> None:
         if self.first_pass:  # whose a file is depends on where the links of the tails before this one lead
@@ -616,7 +642,8 @@ class TailFinder:
 
     async def _watch_and_list(self, due: Due) -> None:
         if due.watches:
-            await self._news.watch(due.watches, self._thread)
+            new = await self._news.watch(due.watches, self._thread)
+            await self._look_for_rotated(new, self._unseen.all_known)
         if due.directories:
             await self._look_below(due.directories)
 

@@ -149,6 +149,7 @@ class Log(LogState):
         elif self._unsettled:
             self._waiting[place.file] = place
         elif self.new_since and not self.generations and place.links == 1:  # else another log may wait with it
+            self._overtaken = True
             yield from self._empty(place._replace(size=0))  # as if nothing were in it: what came before it is first
             yield from self._seek_unseen()
         else:

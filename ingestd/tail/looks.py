@@ -210,10 +210,11 @@ class Looks:
         """Whether one of the directories was made anew, or names came or went in it, since it was listed."""
         return not all(is_unchanged(path, before) for path, before in directories.items())
 
-    def made_since(self, directories: Iterable[str], since: int) -> list[str]:
+    def made_since(self, directories: Iterable[str], since: int, *, written: bool = False) -> list[str]:
         """Paths in these directories that were made, renamed or written to after this time (ns).
 
-        A directory in which no name came since then costs no more than a look at it.
+        `written`: only those that were written to. A directory in which no name came since then costs no more than a
+        look at it.
         """
         found: list[str] = []
         for directory in directories:
@@ -224,7 +225,8 @@ class Looks:
                 with os.scandir(directory) as entries:
                     for each in entries:
                         with suppress(OSError):  # it is gone by now
-                            if each.stat(follow_symlinks=False).st_ctime_ns > since:
+                            status = each.stat(follow_symlinks=False)
+                            if (status.st_mtime_ns if written else status.st_ctime_ns) > since:
                                 found.append(each.path)
         return found
 

@@ -125,8 +125,8 @@ class News:
 
     # Watches.
 
-    async def watch(self, directories: set[str], thread: LookThread) -> None:
-        """Watch directories; of where links lead and nothing is yet, the nearest one above."""
+    async def watch(self, directories: set[str], thread: LookThread) -> set[str]:
+        """Watch directories; of where links lead and nothing is yet, the nearest one above. Returns the new ones."""
         watched = self._watches.round()
         ways = self._ways.directories
 
@@ -140,8 +140,10 @@ class News:
             return away
 
         self._ways.note_away(await thread.ask(watch))
-        self._unseen.miss_before_watches(self._watches.new(watched))
+        new = self._watches.new(watched)
+        self._unseen.miss_before_watches(new)
         self.register(watched)
+        return new
 
     def watch_beside(self, path: str) -> None:
         """Watch the directory of a file."""

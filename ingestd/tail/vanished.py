@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 import time
 from collections import Counter
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from ingestd.tail.facts import Arrived, Listed, Missed
 from ingestd.tail.rotation import plain_of, rotated_from
@@ -28,10 +28,6 @@ if TYPE_CHECKING:
     from ingestd.tail.thread import Due
 
 __all__ = ["Unseen", "Vanished", "VanishedFiles"]
-
-
-_NEW_FOR: Final = 5.0
-"""Seconds. The first log in a new directory may have been rotated before that was watched, and be made anew since."""
 
 
 class Vanished(NamedTuple):
@@ -158,11 +154,8 @@ class Unseen:
         self.vanished = VanishedFiles()
         self.all_known = 0
         """Until when (ns) no file went unseen: at first, in the last run."""
-        self._entered: dict[str, tuple[int, float]] = {}
-        """Directories that are new. What came and went in them before they were watched, no event told of.
-
-        With until when (ns) no file had gone unseen then; and how long they count as new, by a steady clock.
-        """
+        self._entered: set[str] = set()
+        """Directories that are watched since then. What came and went in them before, no event told of."""
         self._unwatched: dict[str, Log] = {}
         """By path, logs of which files may have come and gone where nobody watched, until they are searched for."""
 
@@ -189,20 +182,15 @@ class Unseen:
     def know_all(self, until: int) -> None:
         """No file went unseen until then (ns)."""
         self.all_known = until
-        if self._entered:
-            now = time.monotonic()
-            self._entered = {path: entered for path, entered in self._entered.items() if now < entered[1]}
+        self._entered.clear()
 
     def new_since(self, log: str) -> int:
         """For a log that is new: since when (ns) files of it may have gone unseen; 0: none did."""
-        return self._entered.get(os.path.dirname(log), (0, 0))[0]
+        return self.all_known if os.path.dirname(log) in self._entered else 0
 
     def miss_before_watches(self, new: AbstractSet[str]) -> None:
         """Files may have come and gone in a directory that is new, or where a link leads, before it was watched."""
-        until = time.monotonic() + _NEW_FOR
-        for directory in new:
-            since, _ = self._entered.get(directory, (self.all_known, 0.0))
-            self._entered[directory] = since, until
+        self._entered |= new
         for log in [self._logs[path] for path in self._kin.written_in(new) if path in self._logs]:
             through = self._through.get(log.path, ())
             if any(os.path.dirname(path) in new for path in (log.path, *through)):

@@ -49,8 +49,8 @@ class Ways:
         return self._leads.get(path, frozenset())
 
     def log_of(self, path: str) -> str | None:
-        """The log of which a path is the file."""
-        return next((log for log in self.logs(path) if self._through[log][-1] == path), None)
+        """The log of which a path is the file; of several, whose links all lead there, always the same one."""
+        return min((log for log in self.logs(path) if self._through[log][-1] == path), default=None)
 
     def into(self, directory: str) -> Iterator[str]:
         """The logs that are followed through something in a directory."""

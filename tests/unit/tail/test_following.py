@@ -536,6 +536,58 @@ async def test_a_log_in_a_new_directory_is_rotated_before_we_look_and_its_next_f
     await follower.reads("known", "one", "two")
 
 
+@pytest.mark.parametrize("glob", ["*/*.log", "*/0.log"])
+@pytest.mark.parametrize("directory_known", [False, True])
+@pytest.mark.parametrize("later", [False, True])
+async def test_a_new_log_is_rotated_while_we_are_down_and_its_next_file_made_later(
+    follow: Any, tmp_path: Path, glob: str, *, later: bool, directory_known: bool
+) -> None:
+    # A pod that came, and whose log was rotated, while the daemon was down: its first lines were lost, silently.
+    log = tmp_path / "new" / "0.log"
+    (tmp_path / "known").mkdir()
+    append(tmp_path / "known" / "0.log", "known")
+    if directory_known:
+        log.parent.mkdir()
+    follower = follow(glob)
+    await follower.reads("known")
+    await follower.settle()
+    follower.stop()
+    log.parent.mkdir(exist_ok=True)
+    for number in (1, 2):
+        append(log, f"{number} a", f"{number} b")
+        log.rename(log.with_name(f"0.log.{number}"))
+        await asyncio.sleep(2 * news_module.GRAIN / 1e9)
+    if not later:
+        append(log, "two")
+    follower.start()
+    await follower.settle()
+    if later:
+        append(log, "two")
+    await follower.reads("known", "1 a", "1 b", "2 a", "2 b", "two")
+    follower.restart()
+    await follower.settle()
+    assert len(follower.texts) == 6
+
+
+async def test_a_new_log_behind_a_link_is_rotated_while_we_are_down(follow: Any, pods: Path) -> None:
+    """The link led nowhere at the start. Of three rotated files, one that was looked at twice came first."""
+    follower = follow("containers/*.log")
+    append(pods / "0.log", "known")
+    await follower.reads("known")
+    follower.stop()
+    log = pods.parent / "new" / "0.log"
+    log.parent.mkdir()
+    (pods.parent / "containers" / "new.log").symlink_to(log)
+    for number in range(3):
+        append(log, str(number))
+        log.rename(log.with_name(f"0.log.2026120{number + 1}"))
+        await asyncio.sleep(2 * news_module.GRAIN / 1e9)
+    follower.start()
+    await follower.settle()
+    append(log, "last")
+    await follower.reads("known", "0", "1", "2", "last")
+
+
 @pytest.mark.parametrize(("start", "first"), [("end", ()), ("1h", ("new",)), ("beginning", ("old", "new"))])
 async def test_compressed_files_from_before_the_tail_are_read_as_start_says(
     follow: Any, tmp_path: Path, start: str, first: tuple[str, ...]

@@ -471,6 +471,22 @@ def test_what_is_written_to_an_emptied_file_waits_for_the_search_for_what_was_in
     assert log.step(Sought(empty.generation.source, place(7, 3, modified=150), intact=True)) == [Read(kept.generation)]
 
 
+def test_what_was_seen_twice_waits_for_the_search_for_what_came_before_it() -> None:
+    """A new log was rotated several times while the daemon was down: what was looked at again came first."""
+    log = Log(PATH, new_since=100)
+    last, first = place(8, 4, f"{PATH}.1", 160), place(7, 3, f"{PATH}.2", 150)
+    empty, seek = log.step(Seen(last, here=False))
+    assert isinstance(empty, Keep)
+    assert isinstance(seek, Seek)
+    assert log.step(Seen(first, here=False)) == []
+    assert log.step(Seen(last, here=False)) == [Examine(last)]
+    (kept,) = log.step(Examined(last, plain(4)))
+    assert isinstance(kept, Keep)
+    found = log.step(Sought(empty.generation.source, last, intact=True, between=(first,)))
+    assert found[0] == Examine(first)
+    assert not any(isinstance(command, Read) for command in found)
+
+
 def test_what_was_examined_is_not_read_before_what_waits_for_a_search() -> None:
     """A rotated file had been empty in the last run. What stood at the path was read before it."""
     log = Log(PATH)
