@@ -385,7 +385,10 @@ class Refuse:
 
 @dataclass(frozen=True, slots=True)
 class Untold:
-    """Say that its content is gone. All that was seen of it was read. Nobody knows whether more was written."""
+    """Say that its content is gone. All that was seen of it was read. Nobody knows whether more was written.
+
+    `Generation.was_read_out`: that is not likely.
+    """
 
     generation: Generation
 

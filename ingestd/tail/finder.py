@@ -73,7 +73,7 @@ _UNSEEN_MOST: Final = 256
 
 _NAME_ROTATED: Final = (
     'if rotation moves files to another directory{than}, say so: rotated = ["/that/directory/*"]; if it deletes them, '
-    "let it keep more. Nothing is lost of a file that was read to its end"
+    "let it keep more. Nothing is lost of a file that had no more than that"
 )
 
 _LEFT: Final = (
@@ -604,6 +604,8 @@ class TailFinder:
                 self._news.forget_deleted(due.deleted)
             if due.untold:
                 self._warn_untold(due.untold)
+            if due.read_out:
+                self._tell_read_out(due.read_out)
             self._unseen.search_again(self._due.looks)
             if self._due.examinations:  # more than one round's: directories may have come meanwhile
                 self._news.hear()
@@ -629,11 +631,20 @@ class TailFinder:
         """All in one line, since all pods of a node may be gone at once."""
         self._sources.gone(untold)
         _log.warning(
-            "files are gone or were cut off while nobody read them: what was written to them meanwhile is unknown",
+            "files are gone or were cut off while nobody read them: they may have had more than was read",
             route=self.route.name,
             files=len(untold),
-            some=[{"file": printable(path), "read_to": position} for path, position in untold[:NAMED_MOST]],
+            some=_some(untold),
             remedy=_NAME_ROTATED.format(than=" than `rotated` says" if self.route.rotated else ""),
+        )
+
+    def _tell_read_out(self, read_out: list[tuple[str, int]]) -> None:
+        _log.info(
+            "files that were deleted before the last stop had been read to their end",
+            route=self.route.name,
+            files=len(read_out),
+            some=_some(read_out),
+            unknown="what a program that still had one of them open wrote to it after the stop",
         )
 
     def _tell_hanging(self, seconds: float) -> None:
@@ -743,3 +754,11 @@ class TailFinder:
             self._withholding.pop(log, None)
         if self._due:
             self._due.woken.set()
+
+
+def _some(read_to: list[tuple[str, int]]) -> list[dict[str, object]]:
+    """The first few paths, and how far their files were read; of several at one path, the furthest that any was."""
+    furthest: dict[str, int] = {}
+    for path, position in read_to:
+        furthest[path] = max(position, furthest.get(path, 0))
+    return [{"file": printable(path), "read_to": position} for path, position in [*furthest.items()][:NAMED_MOST]]

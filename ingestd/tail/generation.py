@@ -106,6 +106,13 @@ class Generation:
         """Whether nobody knows where it is. One that was over in the last run is where it was, as far as is known."""
         return (self.phase is Phase.STORED and not self.known.done) or self.phase is Phase.SOUGHT
 
+    @property
+    def was_read_out(self) -> bool:
+        """Whether it was deleted while it was read, after its last byte had been read, as far as its reader saw."""
+        known = self.known
+        whole = bool(known.read_size) if known.codec else known.size <= self.position
+        return known.deleted and whole
+
     def is_as_compared(self, plain: Plain) -> bool:
         """Whether its file, which repeats another one, has what it had when it was compared with that, and no more."""
         return plain.goes_on and plain.witness is not None and plain.witness.at == self.known.read

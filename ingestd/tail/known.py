@@ -68,6 +68,7 @@ _CHECKS: Final[tuple[_Check, ...]] = (
     ("copy_of", "", str, lambda _: True, "the name of a source"),
     ("apart", False, bool, lambda _: True, "true or false"),
     ("begun", False, bool, lambda _: True, "true or false"),
+    ("deleted", False, bool, lambda _: True, "true or false"),
 )
 """Of a detail: key, default, type (True is no number), what else holds for a value, how both are called."""
 
@@ -193,6 +194,7 @@ class Known(NamedTuple):
     any directory of the tail. read_size, read_modified: of a compressed file, its bytes and `modified` when it was read
     to its end; 0 if it was not yet. begun: of a compressed file, it was whole when it was examined, and is to be read.
     met: of a log that was there before the tail, when its first generation was met (nanoseconds since 1970), else 0.
+    deleted: its last name was gone when it was read last, and nothing had been written to it since that was removed.
     """
 
     log: str
@@ -210,6 +212,7 @@ class Known(NamedTuple):
     read_modified: int = 0
     begun: bool = False
     met: int = 0
+    deleted: bool = False
 
     @property
     def read(self) -> int:
@@ -243,6 +246,7 @@ class Known(NamedTuple):
             ("apart", self.apart),
             ("begun", self.begun),
             ("met", self.met),
+            ("deleted", self.deleted),
         )
         detail.update([pair for pair in rest if pair[1]])
         if self.links > 1:
@@ -281,8 +285,8 @@ class Known(NamedTuple):
         done, copy_of, apart = get("done", False), get("copy_of", ""), get("apart", False)
         size, modified, codec, links = get("size", 0), get("modified", 0), get("codec", ""), get("links", 1)
         read = get("read_size", 0), get("read_modified", 0)
-        begun, met = get("begun", False), get("met", 0)
-        return cls(log, path, file, witness, size, modified, codec, done, copy_of, apart, links, *read, begun, met)
+        rest = get("begun", False), get("met", 0), get("deleted", False)
+        return cls(log, path, file, witness, size, modified, codec, done, copy_of, apart, links, *read, *rest)
 
 
 def digest_of(data: bytes) -> str:

@@ -130,7 +130,8 @@ class Performer:
             case Refuse(place, reason):
                 self._verdicts.refuse(place, reason)
             case Untold(generation):
-                self._due.untold.append((generation.known.path, generation.position))
+                to_say = self._due.read_out if generation.was_read_out else self._due.untold
+                to_say.append((generation.known.path, generation.position))
             case Lose(loss):
                 self.sources.lost(replace(loss, thing=printable(loss.thing)))
 

@@ -100,6 +100,7 @@ class TailSource:
         self._until = found.until
         self._concluded = found.last
         self._linked = True
+        self._deleted = False  # and nothing was written to it since
         self._met = False  # its content was there when it was read
         self._gone = ""  # its last path, if the kernel says that it was deleted: there is no name to look for
         self._seen: Sample | None = None  # of what was seen last
@@ -108,7 +109,7 @@ class TailSource:
         self._size = self._most = max(self._known.size, found.position)
         self._modified, self._links = self._known.modified, self._known.links
         self._read_to_end = self._known.read_size, self._known.read_modified
-        self._told = (self._known.path, self._known.size)
+        self._told = (self._known.path, self._known.size, self._known.deleted)
         self._scanned = 0
         self._within_split = False
         self._waiting: deque[tuple[int, Callable[[], None]]] = deque()
@@ -137,7 +138,7 @@ class TailSource:
 
     def detail(self) -> Mapping[str, Any]:
         """See `ingestd.daemon.source.Source.detail`: what is known of the file, with the bytes last read."""
-        self._told = (self._known.path, self._most)
+        self._told = (self._known.path, self._most, self._deleted)
         witness = self._known.witness
         if self._seen is not None:
             witness = Witness.of(self._seen, witness).with_head(self._head)
@@ -149,14 +150,17 @@ class TailSource:
             links=self._links,
             read_size=read_size,
             read_modified=read_modified,
+            deleted=self._deleted,
         ).to_detail()
 
     def has_news(self) -> bool:
-        """Whether the file is larger than `detail` told last or, as a `look` has shown, elsewhere."""
+        """Whether the file is larger than `detail` told last, deleted or, as a `look` has shown, elsewhere."""
         with suppress(OSError):
-            if self._text is not None and self._text.size > self._most:
-                self._unchanged(self._text)
-        return self._told != (self._known.path, self._most)
+            if self._text is not None:
+                links = self._text.status().st_nlink
+                if self._text.size > self._most or (links > 0) != self._linked:
+                    self._unchanged(self._text)
+        return self._told != (self._known.path, self._most, self._deleted)
 
     def conclude(self) -> None:
         """See `ingestd.daemon.source.Source.conclude`."""
@@ -369,6 +373,7 @@ class TailSource:
         if self._linked and not linked:
             self.news_at = time.monotonic()
         self._linked = linked
+        self._deleted = not linked and status.st_mtime_ns < status.st_ctime_ns  # the last change was no write
         return True
 
     def _is_content(self, text: Text) -> bool:

@@ -51,12 +51,14 @@ class Due:
     """The log of each search, by source."""
     untold: list[tuple[str, int]] = field(default_factory=list)
     """Files that are gone since the run before this one, and how far they were read: to be said."""
+    read_out: list[tuple[str, int]] = field(default_factory=list)
+    """The same of files that were read to their end before they were deleted."""
     woken: asyncio.Event = field(default_factory=asyncio.Event)
     """Set when there may be more to do."""
 
     def __bool__(self) -> bool:
         files = self.looks or self.examinations or self.seeks or self.deleted
-        return bool(files or self.watches or self.directories or self.untold)
+        return bool(files or self.watches or self.directories or self.untold or self.read_out)
 
     def look(self, path: str, log: str | None) -> None:
         """A path is to be looked at. `log`: the one that a file there is of, if it is not the path's own."""
@@ -68,7 +70,7 @@ class Due:
         """What is due now. What is entered from now on is for the next time."""
         taken = replace(self)
         self.looks, self.examinations, self.seeks, self.logs = {}, {}, {}, {}
-        self.watches, self.directories, self.deleted, self.untold = set(), set(), [], []
+        self.watches, self.directories, self.deleted, self.untold, self.read_out = set(), set(), [], [], []
         return taken
 
 

@@ -627,7 +627,7 @@ def test_files_that_are_gone_at_a_start_are_said_and_counted(trial: Callable[...
     daemon.start()
     daemon.daemon.until(lambda: errors_counted(daemon, "gone") == [2, 2], "they are counted", 10)
     (event,) = daemon.events(
-        "files are gone or were cut off while nobody read them: what was written to them meanwhile is unknown"
+        "files are gone or were cut off while nobody read them: they may have had more than was read"
     )
     assert (event["level"], event["route"], event["files"]) == ("warning", "logs", 2)
     daemon.finish().check()

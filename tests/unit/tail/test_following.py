@@ -3304,6 +3304,42 @@ async def test_what_may_have_been_written_to_a_file_that_is_gone_at_the_next_sta
     assert follower.files_gone == 2
 
 
+async def test_a_file_that_was_read_out_and_deleted_before_the_stop_is_no_file_that_may_have_had_more(
+    follow: Any, log: Any, tmp_path: Path
+) -> None:
+    """Each of them was deleted while the daemon ran, which was stopped within `leave_after` of that."""
+    written = tmp_path / "written.log"
+    follower = follow("*.log", leave_after=60.0)
+    for number in range(2):  # two files at one path
+        append(log, f"{number}")
+        await follower.until(lambda number=number: len(follower.lines) == number + 1)
+        await asyncio.sleep(0.02)
+        log.unlink()
+    append(written, "2")
+    with written.open("ab") as writer:
+        await follower.until(lambda: len(follower.lines) == 3)
+        written.unlink()
+        await asyncio.sleep(0.02)
+        writer.write(b"3\n")
+        writer.flush()
+        await follower.until(lambda: len(follower.lines) == 4)
+    follower.reader.drain()
+    for source in follower.changed:
+        follower.store(replace(follower.stored[source], detail=dict(follower.sources[source].detail())))
+    follower.stop()
+    with structlog.testing.capture_logs() as logs:
+        follower.start()
+        await follower.scan()
+    (said,) = [entry for entry in logs if "read to their end" in entry["event"]]
+    assert (said["log_level"], said["files"], said["some"]) == ("info", 2, [{"file": str(log), "read_to": 2}])
+    assert follower.gone_to == {str(written): 4}
+    assert not follower.losses
+    with structlog.testing.capture_logs() as logs:
+        follower.restart()
+        await follower.scan()
+    assert not [entry for entry in logs if "read to their end" in entry["event"]]
+
+
 async def test_of_a_compressed_file_the_text_counts_and_not_its_size_on_disk(follow: Any, tmp_path: Path) -> None:
     # The few bytes of text that a quiet log has in a day take more when they are compressed.
     (tmp_path / "a.log.1.gz").write_bytes(gzip.compress(b"1\n"))

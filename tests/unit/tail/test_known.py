@@ -70,6 +70,7 @@ knowns = st.builds(
     read_size=numbers,
     read_modified=st.integers(-(2**62), 2**62),
     met=numbers,
+    deleted=st.booleans(),
 )
 
 

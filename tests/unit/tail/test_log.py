@@ -215,6 +215,22 @@ def test_a_file_that_nobody_finds_after_its_reader_died_is_told() -> None:
     assert Untold(generation) in log.step(Sought(generation.source))
 
 
+@pytest.mark.parametrize("codec", ["", "gz"])
+def test_what_was_read_out_before_the_stop_is_told_from_what_may_have_had_more(codec: str) -> None:
+    """`rm app.log`, and within `leave_after` of that the daemon is stopped. Nobody found the file at the next start."""
+    deleted = known(7, 5)._replace(codec=codec, deleted=True, read_size=9 if codec else 0)
+    unlike = [
+        (deleted._replace(deleted=False), 5),
+        (deleted._replace(read_size=0) if codec else deleted._replace(size=6), 5),
+    ]
+    for number, (stored, position) in enumerate([(deleted, 5), *unlike]):
+        log = log_with(stored, position=position)
+        log.step(Listed())
+        (generation,) = log.generations
+        log.step(Sought(generation.source))
+        assert generation.was_read_out == (number == 0)
+
+
 def test_only_what_was_not_read_of_a_deleted_file_is_sought_in_what_waits() -> None:
     """With many rotations a second each search kept the next files waiting, until they were deleted, too."""
     log = Log(PATH)

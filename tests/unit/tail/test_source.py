@@ -452,6 +452,37 @@ async def test_a_deleted_file_is_read_to_its_end_and_released(reading: Any, tmp_
     assert not any(str(tmp_path) in path for path in open_files()), "a deleted file that is held keeps its disk space"
 
 
+async def test_that_a_file_was_deleted_and_nothing_written_to_it_since_is_told_before_a_stop(
+    reading: Any, tmp_path: Path
+) -> None:
+    log = tmp_path / "a.log"
+    append(log, b"one\n")
+    reads = reading()
+    source = reads.open(log)
+    take(source)
+    assert "deleted" not in source.detail()
+    with log.open("ab") as writer:
+        await asyncio.sleep(0.02)  # the kernel's clock may be that coarse
+        log.unlink()
+        reads.reader.drain()
+        assert await asyncio.wait_for(changed(reads), 10) == "a.log"
+        assert source.detail()["deleted"]
+        assert not source.has_news(), "it is told once"
+        await asyncio.sleep(0.02)
+        writer.write(b"two\n")
+    reads.reader.drain()
+    assert "deleted" not in source.detail(), "a program has it open: it may write more"
+    take(source)
+    assert "deleted" not in source.detail()
+
+
+async def changed(reads: Reads) -> str:
+    """The source whose detail is to be stored."""
+    while not reads.changed:
+        await asyncio.sleep(0)
+    return reads.changed.pop()
+
+
 async def test_a_file_whose_links_come_back_is_not_leaving(
     reading: Any, tmp_path: Path, clock: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
