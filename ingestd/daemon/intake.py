@@ -256,7 +256,8 @@ class Intake:
         """See `Sources`. Runners' losses come here too."""
         thing = _printable(loss.thing)
         fields = {self.route.words.source: thing, "reason": loss.reason, "start": loss.start, loss.unit: loss.length}
-        self._log.error("data lost", **fields, at_least=not loss.exact)
+        why = {"why": loss.why} if loss.why else {}
+        self._log.error("data lost", **fields, at_least=not loss.exact, **why)
         self._news.lost(self.route, replace(loss, thing=thing))
 
     def _known(self, source: str) -> StoredPosition | None:

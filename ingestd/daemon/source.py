@@ -114,6 +114,7 @@ class End(NamedTuple):
     is more than `position`, the rest was not read. `unread_since`: so many other contents were at its place after it,
     before this was told, and went unread. `seen`: its reader had its content before it; so nothing went unseen.
     `at_once`: it is told without delay, since what is read next waits for it. Other ends are told with the positions.
+    `why`: what kept the rest from being read, in words, if that is known.
     """
 
     kind: str
@@ -123,13 +124,14 @@ class End(NamedTuple):
     unread_since: int = 0
     seen: bool = True
     at_once: bool = False
+    why: str = ""
 
 
 @dataclass(frozen=True, slots=True)
 class Loss:
     """Data that can no longer be read: `length` bytes of `thing` from `start` on; at least that many if not `exact`.
 
-    reason: one of the route's `loss_reasons`. unit: what `start` and `length` count.
+    reason: one of the route's `loss_reasons`. unit: what `start` and `length` count. why: more of the reason, in words.
     """
 
     thing: str
@@ -138,6 +140,7 @@ class Loss:
     length: int
     exact: bool
     unit: Literal["bytes", "offsets"] = "bytes"
+    why: str = ""
 
 
 class Assignment(NamedTuple):

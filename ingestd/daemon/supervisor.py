@@ -494,7 +494,8 @@ class Supervisor:
             least = "" if loss.exact else "at least "
             many = f"{least}{loss.length}" if loss.length or loss.exact else "nobody knows how many"
             what = f"{many} {loss.unit} from {loss.start} on"
-            self._failures.append(f"{route.name}: {loss.thing}: data lost: {loss.reason}, {what}")
+            why = f" ({loss.why})" if loss.why else ""
+            self._failures.append(f"{route.name}: {loss.thing}: data lost: {loss.reason}{why}, {what}")
 
     def leased(self, route: Route, until: float) -> None:
         """See `IntakeNews`. Workers that start later are told of it before they get sources."""

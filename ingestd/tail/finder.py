@@ -365,10 +365,8 @@ class TailFinder:
         if log is None:
             return
         known = Known.told(found.detail)._replace(path=end.path)
-        if self.once and end.kind != TAKEN and end.size > end.position:
-            again = "the next run looks for the rest in copies of it"
-            then = "what follows can not be read; repair it, or exclude it" if end.kind == DAMAGED else again
-            reason = f"{end.kind} after byte {end.position}: {then}"
+        if self.once and end.kind not in {TAKEN, DAMAGED} and end.size > end.position:
+            reason = f"{end.kind} after byte {end.position}: the next run looks for the rest in copies of it"
             self._sources.trouble(printable(end.path), reason)
             return
         self.apply(log, Ended(found.source, end, known))

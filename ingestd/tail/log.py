@@ -741,7 +741,8 @@ class Log(LogState):
                 else:
                     yield from self._bury(generation)
             case "damaged":
-                yield Lose(Loss(end.path, DAMAGED, end.position, max(0, end.size - end.position), exact=False))
+                length = max(0, end.size - end.position)
+                yield Lose(Loss(end.path, DAMAGED, end.position, length, exact=False, why=end.why))
                 yield from self._finish(generation)
             case "concluded":
                 if not known.codec and self._here is not None and not self._left(known.file):

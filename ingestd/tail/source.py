@@ -12,6 +12,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final, Literal, Protocol, TypeAlias
 
 from ingestd.daemon.source import End, Piece
+from ingestd.logs import get_logger
 from ingestd.tail.content import HEAD_BYTES
 from ingestd.tail.file_id import DELETED_SUFFIX
 from ingestd.tail.known import WITNESS_BYTES, Known, Sample, Witness, printable
@@ -42,6 +43,8 @@ counts as lost if it goes unread."""
 IN_THE_MAKING: Final = 60.0
 """Seconds without a change after which a compressed file that ends too early is damaged, and one that grew does so no
 more, for now."""
+
+_log = get_logger(__name__)
 
 
 class Owner(Protocol):
@@ -112,6 +115,7 @@ class TailSource:
         self._told = (self._known.path, self._known.size, self._known.deleted)
         self._scanned = 0
         self._within_split = False
+        self._waits = False  # for more of a compressed file, and that was said
         self._waiting: deque[tuple[int, Callable[[], None]]] = deque()
         self._next_size = 0
         """Bytes of what was written to the file after it was truncated, when last looked at."""
@@ -267,13 +271,13 @@ class TailSource:
                 return True
         return False
 
-    def _finish(self, kind: Kind) -> Piece | None:
+    def _finish(self, kind: Kind, why: str = "") -> Piece | None:
         if self._text is not None and not self._gone:
             with suppress(OSError):
                 self._follow(self._text, self._text.status())
         size = max(self._most, self._position)
         at_once = kind in _LOOKED_FOR
-        self.finished = End(kind, self._known.path, self._position, size, seen=self._met, at_once=at_once)
+        self.finished = End(kind, self._known.path, self._position, size, seen=self._met, at_once=at_once, why=why)
         self._look_at_next(self.finished)
         self.release()
         self._let_pass(math.inf)
@@ -289,7 +293,7 @@ class TailSource:
             piece = self._read(into)
         except OSError as error:
             if error.errno == errno.EBADMSG and self._known.codec and self._text is not None:
-                return self._damaged(self._text)
+                return self._damaged(self._text, error.strerror or "")
             if error.errno == errno.ESTALE:
                 self.release()  # of no use any more: the next read opens the file again
             elif error.errno == errno.EIO:
@@ -433,7 +437,7 @@ class TailSource:
         written_lately = time.time() < self._modified / 1e9 + self._owner.route.leave_after
         return None if unfinished and self._linked and written_lately and self._wait() else "taken"
 
-    def _damaged(self, text: Text) -> Piece | None:
+    def _damaged(self, text: Text, why: str) -> Piece | None:
         """A compressed file is damaged here, or not written to its end: then it still changes."""
         self._most = max(self._most, text.size)
         status = text.status()
@@ -445,11 +449,19 @@ class TailSource:
             left = IN_THE_MAKING - (time.time() - self._modified / 1e9)
             making = min(IN_THE_MAKING, left + time.monotonic() - self.news_at)
         if self._wait(making):
+            self._tell_waiting(why, max(making, self._owner.route.leave_after))
             return None
         if text.size < self._position:
             return self._finish("truncated")  # and written anew
         self._read_to_end = status.st_size, self._modified
-        return self._finish("damaged")
+        return self._finish("damaged", why)
+
+    def _tell_waiting(self, why: str, seconds: float) -> None:
+        """A run with an end waits, and people with it. It is said once."""
+        if not self._waits:
+            self._waits = True
+            entry = {"route": self._owner.route.name, "file": printable(self._known.path), "reason": why}
+            _log.info("compressed file can not be read on: more of it is waited for", **entry, seconds=round(seconds))
 
     def _wait(self, least: float = 0) -> bool:
         """Whether there was news a short while ago, or within the `least` seconds; then look again."""

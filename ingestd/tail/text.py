@@ -24,6 +24,12 @@ _WINDOW_BYTES: Final = 2 << 20
 _MEMORY_BYTES: Final = 128 << 20
 """A decoder may need so much memory. xz -9 takes 65 MiB; zstandard has the same limit by itself."""
 
+_MARK_BYTES: Final = 2
+"""All members, frames or streams of a file begin with the same bytes: at least so many of them."""
+
+_CUT_OFF: Final = "it is cut off, or not written to its end yet"
+_BEHIND: Final = "what follows its end is no compressed data (trailing garbage, as gzip says); all before that is read"
+
 
 class Text(Protocol):
     """One open file as text, closed at the end of a `with`. For one thread at a time."""
@@ -140,6 +146,7 @@ class CompressedText(_Open):
         self._window = bytearray()
         self._start = 0  # of the window, in the text
         self._damage: str | None = None
+        self._behind = False  # what is next stands behind the end of a member, and does not begin as the file does
 
     def read(self, position: int, length: int) -> bytes:
         """See `Text.read`."""
@@ -178,7 +185,7 @@ class CompressedText(_Open):
                 if not self._next():
                     return False
             elif decoder.needs_input and not self._input and not self._load():
-                raise OSError(errno.EBADMSG, "the compressed file is cut off, or not written to its end yet")
+                raise OSError(errno.EBADMSG, _BEHIND if self._behind else _CUT_OFF)
             else:
                 text = self._step()
         self._window += text
@@ -192,10 +199,12 @@ class CompressedText(_Open):
     def _step(self) -> bytes:
         data, self._input = self._input, b""
         try:
-            return self._decoder.decompress(data, _BLOCK_BYTES)
+            text = self._decoder.decompress(data, _BLOCK_BYTES)
         except self._errors as error:
-            self._damage = f"the compressed file is damaged: {error}"
+            self._damage = _BEHIND if self._behind else f"it is damaged: {error}"
             return b""
+        self._behind = self._behind and not text
+        return text
 
     def _load(self) -> bool:
         self._input = os.pread(self.descriptor, _BLOCK_BYTES, self._offset)
@@ -212,6 +221,7 @@ class CompressedText(_Open):
         self.complete = not rest
         if rest:
             self._decoder = self._make()
+            self._behind = not os.pread(self.descriptor, _MARK_BYTES, 0).startswith(rest[:_MARK_BYTES])
         return bool(rest)
 
 

@@ -145,7 +145,14 @@ def test_a_loss_is_an_error_with_file_reason_and_range(logged):
     assert (event["event"], event["level"], event["route"]) == ("data lost", "error", "r")
     fields = ("file", "reason", "start", "bytes", "at_least")
     assert [event[name] for name in fields] == ["/logs/caf\\xe9", "deleted", 2_204_000, 15_200, True]
+    assert "why" not in event
     assert news.losses == [("r", Loss("/logs/caf\\xe9", "deleted", 2_204_000, 15_200, exact=False))]
+
+
+def test_a_loss_says_in_words_what_its_reader_knows_of_the_reason(logged):
+    made, *_ = make()
+    made.lost(Loss("/logs/a.gz", "damaged", 10, 5, exact=False, why="it is cut off"))
+    assert only(logged)["why"] == "it is cut off"
 
 
 def test_a_file_that_is_not_taken_is_named(logged):

@@ -590,7 +590,7 @@ async def test_a_loss_is_counted_and_shown_and_no_success_of_a_run_with_an_end(m
     made, running = await started(make, route, once=True)
     assert made.totals.losses.counts.keys() == {("r", "deleted"), ("r", "truncated")}
     route.said[0].lost(Loss("/logs/a", "deleted", 100, 50, exact=True))
-    route.said[0].lost(Loss("/logs/b", "truncated", 0, 7, exact=False))
+    route.said[0].lost(Loss("/logs/b", "truncated", 0, 7, exact=False, why="it is cut off"))
     (shown,) = made.status().routes
     assert [(loss.file, loss.reason, loss.bytes) for loss in shown.losses] == [
         ("/logs/a", "deleted", 50),
@@ -600,7 +600,7 @@ async def test_a_loss_is_counted_and_shown_and_no_success_of_a_run_with_an_end(m
     summary = await ends(running)
     assert summary.failures == (
         "r: /logs/a: data lost: deleted, 50 bytes from 100 on",
-        "r: /logs/b: data lost: truncated, at least 7 bytes from 0 on",
+        "r: /logs/b: data lost: truncated (it is cut off), at least 7 bytes from 0 on",
     )
     assert not summary.complete
 

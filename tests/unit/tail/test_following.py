@@ -2362,6 +2362,36 @@ async def test_an_upload_that_goes_on_after_it_was_said_to_be_damaged_is_read_to
     assert len(follower.losses) == 1
 
 
+@pytest.mark.parametrize("once", [False, True])
+async def test_what_a_compressed_file_lacks_is_lost_in_the_same_words_in_runs_with_and_without_an_end(
+    follow: Any, tmp_path: Path, once: bool
+) -> None:
+    """gzip was killed. A run with an end said that the file was not taken, and that in each run anew."""
+    lines = [f"{number} {os.urandom(20).hex()}" for number in range(5000)]
+    data = member(*lines)
+    path = tmp_path / "a.gz"
+    path.write_bytes(data[: len(data) // 2])
+    os.utime(path, (1000, 1000))
+    follower = follow_packed(follow, once=once)
+    await follower.until(lambda: follower.losses)
+    (loss,) = follower.losses
+    whole = sum(len(line) + 1 for _, line in follower.lines)
+    assert (loss.thing, loss.reason, loss.start) == (str(path), "damaged", whole)
+    assert loss.length > 0, "the beginning of a line"
+    assert "cut off" in loss.why
+    assert not follower.troubles
+    read = len(follower.lines)
+    follower.restart()
+    await follower.scan()
+    assert not follower.sources, "what was said is not said again"
+    with path.open("ab") as stream:
+        stream.write(data[len(data) // 2 :])
+    follower.restart()
+    await follower.until(lambda: len(follower.lines) == len(lines))
+    assert read < len(lines)
+    assert len(follower.losses) == 1
+
+
 async def test_a_compressed_file_without_a_byte_is_no_loss_and_is_read_once_something_is_in_it(
     follow: Any, tmp_path: Path, impatient: None
 ) -> None:

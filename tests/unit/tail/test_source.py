@@ -15,6 +15,7 @@ from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 import pytest
+import structlog
 
 from ingestd.daemon.source import Assignment, End, Found
 from ingestd.tail import source as source_module
@@ -29,6 +30,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
     from ingestd.tail.source import TailSource
+
+CUT_OFF = "it is cut off, or not written to its end yet"
 
 
 def append(path: Path, data: bytes) -> None:
@@ -132,9 +135,9 @@ def count_no_links(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(text_module.PlainText, "status", status)
 
 
-def ended(kind: str, path: Path, position: int, size: int | None = None) -> End:
+def ended(kind: str, path: Path, position: int, size: int | None = None, *, why: str = "") -> End:
     looked_for = kind in {"truncated", "gone", "damaged"}
-    return End(kind, str(path), position, position if size is None else size, at_once=looked_for)
+    return End(kind, str(path), position, position if size is None else size, at_once=looked_for, why=why)
 
 
 # Lines
@@ -931,7 +934,7 @@ async def test_a_compressed_file_that_was_cut_off_long_ago_is_said_to_be_damaged
     assert source.finished is None
     clock.now += 10
     assert take(source) is None
-    assert source.finished == ended("damaged", path, 4)
+    assert source.finished == ended("damaged", path, 4, why=CUT_OFF)
 
 
 async def test_a_compressed_file_that_was_cut_off_is_waited_for_since_it_was_written_to(
@@ -943,13 +946,17 @@ async def test_a_compressed_file_that_was_cut_off_is_waited_for_since_it_was_wri
     clock.now += 40
     source = reading().open(path, known=known_of(path, 0, "gz")._replace(size=0))
     assert take(source) is not None
-    assert take(source) is None
-    clock.now += 18
-    assert take(source) is None
+    with structlog.testing.capture_logs() as logs:
+        assert take(source) is None
+        clock.now += 18
+        assert take(source) is None
     assert source.finished is None
+    (said,) = [entry for entry in logs if "waited for" in entry["event"]]
+    assert (said["route"], said["file"], said["reason"]) == ("access", str(path), CUT_OFF)
+    assert 15 <= said["seconds"] <= 20, "in a run with an end people wait, too"
     clock.now += 4
     assert take(source) is None
-    assert source.finished == ended("damaged", path, 4)
+    assert source.finished == ended("damaged", path, 4, why=CUT_OFF)
 
 
 async def test_a_compressed_file_in_the_making_is_read_as_it_grows(reading: Any, tmp_path: Path, clock: Any) -> None:

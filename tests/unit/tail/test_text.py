@@ -141,8 +141,17 @@ def test_text_before_the_damage_is_read(codec: str) -> None:
     whole = lines(MIB)
     with opened(COMPRESS[codec](whole) + b"rubbish after it", codec) as text:
         assert text.read(0, 2 * MIB) == whole
-        with pytest.raises(OSError, match="damaged: "):
+        with pytest.raises(OSError, match="trailing garbage"):
             text.read(len(whole), 1)
+
+
+def test_a_second_member_that_is_damaged_or_cut_off_is_no_garbage() -> None:
+    first, second = lines(1000), COMPRESS["gz"](lines(1000))
+    for stored, said in [(second[:5], "cut off"), (second[:200], "cut off"), (second[:2] + b"x" * 200, "damaged: ")]:
+        with opened(COMPRESS["gz"](first) + stored, "gz") as text:
+            text.read(0, 2 * MIB)
+            with pytest.raises(OSError, match=said):
+                text.read(text.size, 1)
 
 
 @codecs
