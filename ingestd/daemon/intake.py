@@ -168,7 +168,10 @@ class Intake:
     def appeared(self, found: Found) -> None:
         """See `Sources`."""
         self._taken.add(found.source)
-        self._not_taken.pop(found.display_name, None)
+        before = self._not_taken.pop(found.display_name, None)
+        if before is not None:
+            word = self.route.words.thing
+            self._log.info(f"{word} taken now", **{word: found.display_name, "reason_before": before.reason})
         row = self._known(found.source)
         stored = row is not None and (row.position, row.detail) == (found.position, found.detail)
         self._handover.appeared(self.route.name, found, stored=stored)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import time
 from collections import Counter, deque
 from typing import TYPE_CHECKING, Final, Self
@@ -211,7 +212,7 @@ class LineRunner:
 
     def _trouble(self, held: OpenSource, error: OSError) -> None:
         self._counters.count_error(READ)
-        self._news.troubled(held.assignment, str(error))
+        self._news.troubled(held.assignment, _in_words(error))
         again = self._open if held.source is None else self._queue
         held.retry = self._loop.call_later(held.backoff.next_delay(), again, held)
 
@@ -639,3 +640,11 @@ class LineRunner:
     def _note_move(self, held: OpenSource) -> None:
         if self._reports.note_move(held):
             self._news.moved()
+
+
+def _in_words(error: OSError) -> str:
+    """Why something can not be read: without a number, and with the path if the error has one."""
+    said = error.strerror or str(error)
+    if not isinstance(error.filename, str):
+        return said
+    return f"{os.fsencode(error.filename).decode(errors='backslashreplace')}: {said}"

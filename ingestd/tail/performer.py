@@ -103,12 +103,14 @@ class Performer:
                 self._due.logs[generation.source] = log
             case Read(generation):
                 self._note(log, generation)
-                self._troubles.over(log.path)
                 self.sources.appeared(self._found(log, generation))
+                self._troubles.over(log.path)  # not before: that it is taken now is said
+                self._over(generation)
             case Conclude(generation):
                 self.sources.conclude(generation.source)
             case Keep(generation):
                 self._note(log, generation)
+                self._over(generation)
                 self.store(generation)
                 self._finished.finish(generation.source, log)
             case Bury(generation):
@@ -155,8 +157,6 @@ class Performer:
     def _note(self, log: Log, generation: Generation) -> None:
         self._log_of[generation.source] = log
         self._vanished.met(generation.known.file)
-        if not self._is_refused(generation):
-            self._troubles.over(generation.known.path)
         owned = self._files.find(generation.known.file)
         if owned is not None and owned.log is not log and owned.generation.copy_of is not None:
             owned.finder.apply(owned.log, Taken(generation.known.file))
@@ -166,6 +166,11 @@ class Performer:
         self._finished.begin(generation.source)
         self._awaited.release(generation.known.file, read=generation.phase is Phase.READING)
         self._news.watch_beside(generation.known.path)
+
+    def _over(self, generation: Generation) -> None:
+        """There is no trouble any more with the path of a file that is not refused."""
+        if not self._is_refused(generation):
+            self._troubles.over(generation.known.path)
 
     def _found(self, log: Log, generation: Generation) -> Found:
         until = None

@@ -210,6 +210,18 @@ def test_files_that_were_gone_at_the_start_are_counted_and_the_last_are_kept():
     assert [each.position for each in made.last_gone] == list(range(150, 250))
 
 
+def test_that_a_file_is_taken_now_which_was_not_is_said_once(logged):
+    made, *_ = make()
+    made.trouble("/logs/a", "can not be read: Permission denied")
+    logged.seek(0)
+    logged.truncate()
+    for source in ("1", "2"):
+        made.appeared(Found(source, 0, {}, label="/logs/a"))
+    event = only(logged)
+    assert (event["event"], event["level"], event["route"], event["file"]) == ("file taken now", "info", "r", "/logs/a")
+    assert event["reason_before"] == "can not be read: Permission denied"
+
+
 def test_of_many_files_that_are_not_taken_the_last_are_kept():
     made, *_ = make()
     for number in range(250):

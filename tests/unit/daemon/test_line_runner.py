@@ -1,6 +1,7 @@
 """Line runner: whatever order encoders and brokers answer in, lines arrive in order and positions never pass a hole."""
 
 import asyncio
+import errno
 import os
 import random
 from collections import defaultdict
@@ -40,6 +41,7 @@ class Text:
         self.last = assignment.found.last
         self.closed = False
         self.failures = 0
+        self.error = OSError("not now")
         self.reads = 0
         self.tells = False
         self.shortened = 0
@@ -48,7 +50,7 @@ class Text:
         self.reads += 1
         if self.failures:
             self.failures -= 1
-            raise OSError("not now")
+            raise self.error
         chunk = self.text[self.at : self.at + len(into)]
         chunk = chunk[: chunk.rfind(b"\n") + 1]
         if not chunk:
@@ -440,6 +442,25 @@ async def test_a_read_that_fails_is_reported_and_tried_again():
             while not made.encoding.jobs:
                 await asyncio.sleep(0.01)
         assert ("troubled", "a", "not now") in made.news.events
+
+
+@pytest.mark.parametrize(
+    ("error", "said"),
+    [
+        (OSError(errno.EACCES, "Permission denied", os.fsdecode(b"/logs/\xe9.1")), "/logs/\\xe9.1: Permission denied"),
+        (OSError(errno.ESTALE, "Stale file handle"), "Stale file handle"),
+    ],
+)
+async def test_why_a_read_fails_is_said_without_a_number(error, said):
+    # The number was said too, and the path in quotes.
+    route = TextRoute({"a": lines("a", 5, 5)})
+    async with bench(route) as made:
+        made.assign("a")
+        route.opened["a"].error, route.opened["a"].failures = error, 1
+        async with asyncio.timeout(5):
+            while not made.encoding.jobs:
+                await asyncio.sleep(0.01)
+        assert ("troubled", "a", said) in made.news.events
 
 
 async def test_the_oldest_batch_that_is_not_acknowledged_is_known_while_newer_ones_are(monkeypatch):

@@ -707,6 +707,24 @@ async def test_the_trouble_with_a_file_is_over_when_it_is_gone_or_taken(
     await follower.until(lambda: not follower.present_troubles)
 
 
+async def test_the_trouble_with_a_file_that_is_taken_is_over_after_it_was_taken(
+    follow: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """That it is taken now is said of what was in trouble."""
+    (tmp_path / "a.log").write_bytes(b"a\0b")
+    follower = follow(rescan_interval=0.05)
+    await follower.begin()
+    troubles: list[str] = []
+    appeared = follower.appeared
+    monkeypatch.setattr(
+        follower, "appeared", lambda found: (troubles.extend(follower.present_troubles), appeared(found))
+    )
+    (tmp_path / "a.log").write_bytes(b"text\n")
+    await follower.reads("text")
+    assert troubles == [f"{tmp_path}/a.log"]
+    await follower.until(lambda: not follower.present_troubles)
+
+
 async def test_a_known_log_that_is_not_there_at_a_start_stays_a_trouble(follow: Any, tmp_path: Path) -> None:
     """A look at its path, where nothing stands, took that for the end of the trouble."""
     (tmp_path / "web").mkdir()
