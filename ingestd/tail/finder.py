@@ -638,11 +638,11 @@ class TailFinder:
 
     def _tell_read_out(self, read_out: list[tuple[str, int]]) -> None:
         _log.info(
-            "files that were deleted before the last stop had been read to their end",
+            "deleted files that are gone now had been read to their end",
             route=self.route.name,
             files=len(read_out),
             some=_some(read_out),
-            unknown="what a program that still had one of them open wrote to it after the stop",
+            unknown="what a program that still had one of them open wrote to it since then",
         )
 
     def _tell_hanging(self, seconds: float) -> None:
