@@ -8,9 +8,11 @@ import os
 from typing import TYPE_CHECKING
 
 from ingestd.cli.configured import route_kinds
+from ingestd.daemon.configuration import NOTHING_TO_RUN
+from ingestd.daemon.listening import unlistenable
 from ingestd.daemon.positions import PositionFile, PositionsUnavailable
 from ingestd.daemon.source import Surroundings
-from ingestd.daemon.state_files import nearest, unusable, without_room
+from ingestd.daemon.state_files import host_id, nearest, unusable, without_room
 from ingestd.errors import ConfigurationError, IngestdError
 
 if TYPE_CHECKING:
@@ -34,6 +36,10 @@ def check_start(configuration: Configuration) -> list[str]:
         if not there.is_dir():
             problems.append(f"{key}: {there} is not a directory; expected one")
     problems += unusable(configuration)
+    problems += unlistenable(configuration)
+    if os.access(configuration.daemon.state / "host", os.R_OK):
+        with _noting(problems):
+            host_id(configuration.daemon.state)
     warned: list[str] = []
     for name, cluster in configuration.clusters.items():
         if not cluster.embedded:
@@ -41,6 +47,15 @@ def check_start(configuration: Configuration) -> list[str]:
     if problems:
         raise ConfigurationError("\n".join(f"{configuration.file}: {problem}" for problem in problems))
     return warned
+
+
+@contextlib.contextmanager
+def _noting(problems: list[str]) -> Iterator[None]:
+    """Note the `ConfigurationError` that the block ends with, if it does."""
+    try:
+        yield
+    except ConfigurationError as error:
+        problems.append(str(error))
 
 
 def _check_security(configuration: Configuration, name: str, problems: list[str], warned: list[str]) -> None:
@@ -111,6 +126,8 @@ def _no_client(cluster: str) -> Client:
 
 def warnings(configuration: Configuration) -> Iterator[str]:
     """What keeps a start of this user from doing all that is configured. Another user may be allowed more."""
+    if not (configuration.runs or configuration.pipelines):
+        yield NOTHING_TO_RUN
     for key, directory in _directories(configuration):
         there = nearest(directory)
         if not os.access(there, os.R_OK | os.W_OK | os.X_OK):

@@ -27,11 +27,15 @@ if TYPE_CHECKING:
     from ingestd.daemon.source import Route
 
 __all__ = [
+    "NOTHING_TO_RUN",
     "ClusterSettings",
     "Configuration",
     "DaemonSettings",
     "prepare_state",
 ]
+
+NOTHING_TO_RUN: Final = "nothing to run; expected [tails.NAME], [mirrors.NAME], or an embedded cluster"
+"""Of a configuration that is for tools alone."""
 
 SMALLEST_ARENA_BYTES: Final = 4 * 1024 * 1024
 
@@ -187,6 +191,11 @@ class Configuration:
     clusters: Mapping[str, ClusterSettings] = field(default_factory=dict)
     routes: tuple[Route, ...] = ()
     pipelines: Mapping[str, PipelineSettings] = field(default_factory=dict)
+
+    @property
+    def runs(self) -> bool:
+        """Whether there is anything in it for a daemon to do."""
+        return bool(self.routes) or any(cluster.embedded for cluster in self.clusters.values())
 
     def cluster(self, name: str) -> ClusterSettings:
         """One of the clusters. Raises `ConfigurationError` if it is not configured."""

@@ -33,6 +33,7 @@ _NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
 _TWICE: Final = re.compile(r"Cannot declare \((.*)\) twice")
 _QUOTED: Final = re.compile(r"'([^']*)'")
 _EVERYWHERE: Final = frozenset({"0.0.0.0", "::"})  # noqa: S104 - to be compared with
+_LOCAL: Final = {"localhost": "127.0.0.1"}
 _FILES: Final = (
     ("tls", "ca_file"),
     ("tls", "certificate_file"),
@@ -67,7 +68,7 @@ def load(path: str | Path, kinds: Mapping[str, type[Route]]) -> Configuration:
             document.fault((section, name), "expected a name of letters, digits, '.', '_' and '-'", show=False)
     _check_routes(document, kinds, read)
     _check_data(document, read.daemon, read.clusters)
-    _check_listen(document, read.clusters)
+    _check_addresses(document, read.daemon, read.clusters)
     _check_files(document)
     _check_pipelines(document, read.pipelines)
     if not document.faults and not tables:
@@ -193,30 +194,39 @@ def _check_files(document: Document) -> None:
 
 
 def _check_data(document: Document, daemon: DaemonSettings, clusters: Mapping[str, ClusterSettings]) -> None:
-    """No two embedded brokers in one directory: the second would find it locked, whenever it starts."""
+    """No embedded broker in the directory of another one, or around one: each takes what is there for its own."""
+    state = os.path.normpath(daemon.state)
     owners: dict[str, str] = {}
     for name, settings in clusters.items():
         if settings.embedded:
             directory = os.path.normpath(settings.data_directory(daemon.state))
-            owner = owners.setdefault(directory, name)
-            if owner != name:
-                problem = f"[clusters.{owner}] has the same directory, {directory}; expected one of its own"
-                document.fault(("clusters", name, "data"), problem, show=False)
+            problem = f"the daemon's state, {state}, is there too" if _is_in(state, directory) else None
+            for other, owner in owners.items():
+                if other == directory:
+                    problem = f"[clusters.{owner}] has the same directory, {directory}"
+                elif problem is None and (_is_in(other, directory) or _is_in(directory, other)):
+                    problem = f"{directory} and that of [clusters.{owner}], {other}, are one in the other"
+            owners.setdefault(directory, name)
+            if problem is not None:
+                document.fault(("clusters", name, "data"), f"{problem}; expected one of its own", show=False)
 
 
-def _check_listen(document: Document, clusters: Mapping[str, ClusterSettings]) -> None:
-    """No two embedded brokers at one address: the second could not start."""
-    embedded = {
-        name: settings.listen
-        for name, settings in clusters.items()
-        if settings.embedded and is_address(settings.listen)
-    }
-    for (one, first), (other, second) in combinations(embedded.items(), 2):
-        place = ("clusters", other, "listen")
-        if document.unclear.isdisjoint({("clusters", one, "listen"), place}) and _collide(first, second):
-            document.fault(place, f"[clusters.{one}] listens at {first}; expected an address of its own")
+def _is_in(path: str, directory: str) -> bool:
+    """Whether it is the directory, or below it."""
+    return os.path.commonpath((path, directory)) == directory
+
+
+def _check_addresses(document: Document, daemon: DaemonSettings, clusters: Mapping[str, ClusterSettings]) -> None:
+    """No two listen at one address: the second could not start."""
+    addresses: dict[tuple[str, ...], str] = {("daemon", "http"): daemon.http}
+    addresses |= {("clusters", name, "listen"): each.listen for name, each in clusters.items() if each.embedded}
+    for (one, first), (other, second) in combinations(addresses.items(), 2):
+        is_clear = document.unclear.isdisjoint({one, other}) and is_address(first) and is_address(second)
+        if is_clear and _collide(first, second):
+            document.fault(other, f"[{dotted(one[:-1])}] listens at {first}; expected an address of its own")
 
 
 def _collide(first: str, second: str) -> bool:
     (host, port), (other_host, other_port) = parse_address(first), parse_address(second)
-    return port == other_port != 0 and (host == other_host or not _EVERYWHERE.isdisjoint({host, other_host}))
+    hosts = {_LOCAL.get(host, host), _LOCAL.get(other_host, other_host)}
+    return port == other_port != 0 and (len(hosts) == 1 or not _EVERYWHERE.isdisjoint(hosts))

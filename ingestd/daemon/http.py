@@ -5,7 +5,6 @@ An answer proves that this loop turns. No endpoint changes anything. Everybody w
 
 from __future__ import annotations
 
-import os
 from typing import TYPE_CHECKING
 
 import orjson
@@ -13,6 +12,7 @@ from aiohttp import web
 
 from ingestd import __version__
 from ingestd.checks import address_text, parse_address
+from ingestd.daemon.listening import can_not_listen
 from ingestd.daemon.metrics import Metrics
 from ingestd.errors import ConfigurationError
 
@@ -57,12 +57,7 @@ async def serve(address: str, view: DaemonView) -> HttpServer:
         await web.TCPSite(runner, host, port).start()
     except OSError as error:
         await runner.cleanup()
-        # asyncio's message repeats the address; errors of name resolution have negative numbers
-        number = error.errno or 0
-        reason = os.strerror(number) if number > 0 else error.strerror or error
-        raise ConfigurationError(
-            f'daemon.http: can not listen at {address}: {reason}; choose another address, or "" for none'
-        ) from error
+        raise ConfigurationError(can_not_listen("daemon.http", address, error)) from error
     return HttpServer(runner, host)
 
 

@@ -6,6 +6,7 @@ And there must be room for what it writes.
 from __future__ import annotations
 
 import os
+import re
 from typing import TYPE_CHECKING, Final
 
 from ingestd.errors import ConfigurationError
@@ -16,7 +17,7 @@ if TYPE_CHECKING:
 
     from ingestd.daemon.configuration import Configuration
 
-__all__ = ["nearest", "require_usable", "unusable", "without_room", "write_whole"]
+__all__ = ["host_id", "nearest", "require_usable", "unusable", "without_room", "write_whole"]
 
 ROOM: Final = 1 << 20
 """Bytes that must be free: for `positions.sqlite`, the files that SQLite makes beside it, and an embedded broker's."""
@@ -61,6 +62,20 @@ def without_room(configuration: Configuration) -> Iterator[str]:
         if free < ROOM:
             sizes = f"{free >> 10} KiB are free on its disk, {ROOM >> 10} KiB are needed"
             yield f"{key}: not enough space in {directory}: {sizes}; make room there"
+
+
+def host_id(state: Path) -> str:
+    """This daemon's name among those of other hosts, which its first start wrote.
+
+    Raises `ConfigurationError` if the file was damaged, `OSError`.
+    """
+    file = state / "host"
+    name = file.read_bytes().strip()
+    if not re.fullmatch(rb"[!-~]+", name):
+        raise ConfigurationError(
+            f"{file}: expected this daemon's name among other hosts, found {name[:40]!r}; delete it for a new one"
+        )
+    return name.decode()
 
 
 def write_whole(path: Path, text: str) -> None:

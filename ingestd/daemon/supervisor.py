@@ -9,7 +9,6 @@ import asyncio
 import fcntl
 import gc
 import os
-import re
 import signal
 import time
 import uuid
@@ -22,7 +21,7 @@ from typing import TYPE_CHECKING, Any, Final
 from ingestd import __version__
 from ingestd.daemon.answering import answered
 from ingestd.daemon.checkpoint import Checkpoint
-from ingestd.daemon.configuration import prepare_state
+from ingestd.daemon.configuration import NOTHING_TO_RUN, prepare_state
 from ingestd.daemon.control import (
     Asked,
     Drained,
@@ -44,10 +43,11 @@ from ingestd.daemon.control import (
 from ingestd.daemon.delivery_watch import DELIVERY_PATIENCE, DeliveryWatch
 from ingestd.daemon.finding import Finding
 from ingestd.daemon.handover import Handover
+from ingestd.daemon.listening import require_listenable
 from ingestd.daemon.notify import Notifier
 from ingestd.daemon.positions import PositionStore
 from ingestd.daemon.shards import Shards
-from ingestd.daemon.state_files import require_usable, without_room, write_whole
+from ingestd.daemon.state_files import host_id, require_usable, without_room, write_whole
 from ingestd.daemon.statistics import GONE, NOT_TAKEN, OVERFLOW, POSITIONS, RouteCounters
 from ingestd.daemon.status import DaemonStatus
 from ingestd.daemon.status_report import cluster_status, route_statuses, worker_status
@@ -124,9 +124,9 @@ def run(
     """
     import uvloop  # noqa: PLC0415 - only the process that runs the daemon needs it
 
-    if not configuration.routes and not any(cluster.embedded for cluster in configuration.clusters.values()):
-        expected = "[tails.NAME], [mirrors.NAME], or an embedded cluster"
-        raise ConfigurationError(f"{configuration.file}: nothing to run; expected {expected}")
+    if not configuration.runs:
+        raise ConfigurationError(f"{configuration.file}: {NOTHING_TO_RUN}")
+    require_listenable(configuration)
     supervisor = Supervisor(configuration, once=once, progress=progress, hire=hire)
     if fork:
         supervisor.fork_workers()
@@ -677,19 +677,11 @@ def _collecting_nothing() -> Iterator[None]:
 
 
 def _host_id(state: Path) -> str:
-    """This daemon's name among those of other hosts: made at its first start, and kept with its state.
-
-    Raises `ConfigurationError` if the file was damaged.
-    """
+    """The same as `host_id`; this daemon's first start makes it."""
     file = state / "host"
     if not file.exists():
         write_whole(file, f"{uuid.uuid4().hex}\n")
-    name = file.read_bytes().strip()
-    if not re.fullmatch(rb"[!-~]+", name):
-        raise ConfigurationError(
-            f"{file}: expected this daemon's name among other hosts, found {name[:40]!r}; delete it for a new one"
-        )
-    return name.decode()
+    return host_id(state)
 
 
 def _lock(state: Path) -> int:

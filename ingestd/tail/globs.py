@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Final
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
 
-__all__ = ["Globs"]
+__all__ = ["Globs", "is_closed"]
 
 _MAGIC: Final = re.compile(r"[*?\[]")
 _BRACES: Final = re.compile(r"\{[^{}/]*(,|\.\.)[^{}/]*\}")
@@ -29,6 +29,11 @@ _SHOWN: Final = r"(?!\.)"
 _ANY_SHOWN: Final = re.compile(_SHOWN)
 _DIRECTORIES_KEPT: Final = 1024
 _name: Final = attrgetter("name")
+
+
+def is_closed(glob: str) -> bool:
+    """Whether each `[` of a glob has its `]`. One without stands for itself, which nobody means."""
+    return not any("[" in _CLASS.sub("", part) for part in glob.split("/"))
 
 
 def _part(part: str) -> re.Pattern[str]:
@@ -104,8 +109,6 @@ class _Pattern:
             said = f"{said}: the directory {missing} {leads}"
         if braces := _BRACES.search(self.text):
             said = f"{said}; {braces[0]} is not expanded as in a shell: write a path for each"
-        if any("[" in _CLASS.sub("", part) for part in self.text.split("/")):
-            said = f"{said}; a [ without its ] stands for itself"
         return said
 
 

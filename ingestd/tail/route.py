@@ -16,7 +16,7 @@ from ingestd.patterns import BytesPattern
 from ingestd.records.codecs import Codec, Compression
 from ingestd.records.lines import GATHERED
 from ingestd.tail.facts import LOSS_REASONS
-from ingestd.tail.globs import Globs
+from ingestd.tail.globs import Globs, is_closed
 from ingestd.tail.known import stored_path
 from ingestd.tail.partition import partition_of_key
 
@@ -42,7 +42,8 @@ _NAMED: Final = re.compile(rf"\(\?P?<{_NAMED_GROUP}>")
 
 
 def _is_glob(text: str) -> bool:
-    return text.startswith("/") and not text.endswith("/") and ".." not in PurePosixPath(text).parts
+    is_clear = not text.endswith("/") and ".." not in PurePosixPath(text).parts
+    return text.startswith("/") and is_clear and is_closed(text)
 
 
 def _is_start(text: str) -> bool:
@@ -61,8 +62,11 @@ def _finds_no_room(size: int, rest: RestOfFile) -> str | None:
     return f"expected at most {largest_batch(arena_bytes)} bytes with an arena_bytes of {arena_bytes} in [daemon]"
 
 
-_FILES: Final = 'an absolute path of files, without ".." or a "/" at its end, as in "/var/log/app/*.log"'
+_FILES: Final = (
+    'an absolute path of files, without "..", a [ without its ] or a "/" at its end, as in "/var/log/app/*.log"'
+)
 _Glob = Annotated[str, Expected(_FILES, _is_glob)]
+_Exclude = Annotated[str, Expected("a glob with a ] for each [", is_closed)]
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,14 +80,14 @@ class TailRoute:
     name: str
     """The NAME of the table."""
     paths: Annotated[tuple[_Glob, ...], Expected("at least one absolute glob", bool)]
-    """Absolute globs of the files to follow; `*`, `?` and `[0-9]` within one name, `**` for any number of directories
-    (within a name, as in `x**.log`, it is `*`). As in a shell, a wildcard that a file's name begins with stands for no
-    dot: `*` leaves `.app.log.swp` alone."""
+    """Absolute globs of the files to follow; `*`, `?` and `[0-9]` within one name (`[[]` is a `[`), `**` for any number
+    of directories (within a name, as in `x**.log`, it is `*`). As in a shell, a wildcard that a file's name begins with
+    stands for no dot: `*` leaves `.app.log.swp` alone."""
     cluster: ClusterName
     """The target cluster, a [clusters.NAME]."""
     topic: Topic
     """The target topic."""
-    exclude: tuple[str, ...] = ("*.zip", "*.swp", "*.tmp")
+    exclude: tuple[_Exclude, ...] = ("*.zip", "*.swp", "*.tmp")
     """Globs of files to leave alone: without a slash they are matched with the name, else with a file's whole path. So
     "/var/log/pods/kube-system_*/**" leaves out directories. What is set replaces the default. What a log that is
     followed is renamed to is read to its end, excluded or not. A log that was followed before, and is left out since,
@@ -168,8 +172,10 @@ class TailRoute:
 
     def _check_keys(self, checks: Checks) -> None:
         if self.key_pattern is None:
-            expected = 'a regular expression, since partition = "key" needs one'
-            checks.require("key_pattern", expected, holds=self.partition != "key", beside=["partition"])
+            wanting = {'partition = "key"': self.partition == "key", 'key_from = "path"': self.key_from == "path"}
+            named = next((setting for setting, needs_one in wanting.items() if needs_one), None)
+            expected = f"a regular expression, since {named} needs one"
+            checks.require("key_pattern", expected, holds=named is None, beside=["partition", "key_from"])
             return
         by_path = self.partition == "round-robin" and self.key_from == "path"
         checks.require(

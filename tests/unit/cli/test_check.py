@@ -5,6 +5,7 @@ And what of the files and directories named will not do, as far as this user see
 
 from __future__ import annotations
 
+import errno
 import os
 import sqlite3
 from contextlib import closing
@@ -16,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from ingestd.cli.main import main
+from ingestd.daemon import listening
 from ingestd.daemon.configuration import (
     ClusterSettings,
     DaemonSettings,
@@ -447,9 +449,9 @@ def secured(keys: str) -> str:
 def refused_alike(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Callable[..., list[str]]:
     """What `check`, and then `run --once`, say of a configuration. Both end with 2."""
 
-    def refused_alike(text: str, state: Path | None = None) -> list[str]:
+    def refused_alike(text: str, state: Path | None = None, http: str = "") -> list[str]:
         file = tmp_path / "ingestd.toml"
-        file.write_text(f"[daemon]\nstate = '{state or tmp_path / 'state'}'\nhttp = ''\n{text}")
+        file.write_text(f"[daemon]\nstate = '{state or tmp_path / 'state'}'\nhttp = '{http}'\n{text}")
         assert main(["check", str(file)]) == 2
         checked = capsys.readouterr()
         assert not checked.out
@@ -545,6 +547,87 @@ def test_two_embedded_clusters_have_two_addresses(check: Check, first: str, seco
     said = check({**GOOD, "clusters.one": one, "clusters.two": two})
     refused = f'clusters.two.listen = "{second}": [clusters.one] listens at {first}; expected an address of its own'
     assert said == ({refused} if collides else set())
+
+
+@pytest.mark.parametrize(
+    ("http", "listen", "collides"),
+    [
+        ("127.0.0.1:9464", "127.0.0.1:9464", True),
+        ("localhost:9464", "127.0.0.1:9464", True),
+        ("0.0.0.0:9464", "localhost:9464", True),
+        ("127.0.0.1:9464", "127.0.0.1:9465", False),
+        ("", "127.0.0.1:9464", False),
+    ],
+)
+def test_http_and_an_embedded_cluster_have_two_addresses(
+    check: Check, http: str, listen: str, *, collides: bool
+) -> None:
+    # `check` said "good". `run` ended with 1, so that systemd started it again each second, for ever.
+    said = check(
+        {**GOOD, "daemon": {"http": f"'{http}'"}, "clusters.one": {"embedded": "true", "listen": f"'{listen}'"}}
+    )
+    refused = f'clusters.one.listen = "{listen}": [daemon] listens at {http}; expected an address of its own'
+    assert said == ({refused} if collides else set())
+
+
+@pytest.mark.parametrize(
+    ("data", "said"),
+    [
+        ("/tmp/state", "the daemon's state, /tmp/state, is there too; expected one of its own"),
+        ("/tmp/./", "the daemon's state, /tmp/state, is there too; expected one of its own"),
+        (
+            "/tmp/state/broker/near/x",
+            (
+                "/tmp/state/broker/near/x and that of [clusters.near], /tmp/state/broker/near, are one in the other; "
+                "expected one of its own"
+            ),
+        ),
+        ("/tmp/state/broker/another", None),
+        ("/tmp/state-of-it", None),
+    ],
+)
+def test_an_embedded_cluster_has_no_directory_that_others_keep_files_in(
+    check: Check, data: str, said: str | None
+) -> None:
+    # The broker wrote its files among the daemon's own.
+    found = check({**GOOD, "clusters.one": {"embedded": "true", "data": f"'{data}'"}})
+    assert found == (set() if said is None else {f"clusters.one.data: {said}"})
+
+
+ELSEWHERE = "192.0.2.1"
+"""An address that no machine has (RFC 5737)."""
+
+
+@pytest.fixture
+def no_such_address(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The kernel's answer, without a socket."""
+
+    def answer(host: str, _: int) -> OSError | None:
+        return OSError(errno.EADDRNOTAVAIL, "of the system") if host == ELSEWHERE else None
+
+    monkeypatch.setattr(listening, "_error_at", answer)
+
+
+@pytest.mark.usefixtures("no_such_address")
+def test_addresses_of_other_machines_are_refused_as_a_start_refuses_them(
+    refused_alike: Callable[..., list[str]],
+) -> None:
+    # `check` said "good". `run` refused the first, and ended with 1 for the second: systemd started it for ever.
+    said = f"can not listen at {ELSEWHERE}:9464: Cannot assign requested address; choose another address"
+    embedded = f"{EMBEDDED}insecure = true\nlisten = '{ELSEWHERE}:9464'\n"
+    assert refused_alike(embedded) == [f"clusters.c.listen: {said}"]
+    assert refused_alike(EMBEDDED, http=f"{ELSEWHERE}:9464") == [f'daemon.http: {said}, or "" for none']
+
+
+def test_a_damaged_name_of_this_host_is_refused_as_a_start_refuses_it(
+    refused_alike: Callable[..., list[str]], tmp_path: Path
+) -> None:
+    (tmp_path / "state").mkdir()
+    (tmp_path / "state" / "host").write_text("two words")
+    (said,) = refused_alike(EMBEDDED)
+    assert said.endswith(
+        "/host: expected this daemon's name among other hosts, found b'two words'; delete it for a new one"
+    )
 
 
 @pytest.fixture

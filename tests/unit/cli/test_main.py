@@ -184,10 +184,11 @@ def test_a_configuration_with_nothing_to_do_is_refused_with_what_is_expected(con
 
 def test_what_only_tools_use_is_a_good_configuration_and_none_to_run(config, capsys) -> None:
     file = config("[clusters.main]\nbootstrap = ['kafka-1:9092']\n")
+    said = f"{file}: nothing to run; expected [tails.NAME], [mirrors.NAME], or an embedded cluster\n"
     assert main(["check", file]) == 0
+    assert capsys.readouterr().err == f"ingestd: warning: {said}"
     assert main(["run", file]) == 2
-    said = f"ingestd: {file}: nothing to run; expected [tails.NAME], [mirrors.NAME], or an embedded cluster\n"
-    assert capsys.readouterr().err == said
+    assert capsys.readouterr().err == f"ingestd: {said}"
 
 
 @pytest.mark.parametrize(

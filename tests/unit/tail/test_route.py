@@ -54,7 +54,7 @@ def faults(tmp_path: Path):
     ("lines", "fault"),
     [
         ("paths = []", "paths = []: expected at least one absolute glob"),
-        ("paths = ['/a', 'b']", 'paths[1] = "b": expected an absolute path of files, without ".." or a'),
+        ("paths = ['/a', 'b']", 'paths[1] = "b": expected an absolute path of files, without "..", a'),
         ("paths = ['/var/log/']", 'paths[0] = "/var/log/": expected an absolute path of files'),
         ("paths = ['/var/../log/x']", 'paths[0] = "/var/../log/x": expected an absolute path of files, without ".."'),
         ("rotated = ['old/*']", 'rotated[0] = "old/*": expected an absolute path of files'),
@@ -84,6 +84,12 @@ def faults(tmp_path: Path):
         ),
         ("start = '0h'", 'start = "0h": expected "beginning", "end", or an age as in "24h" (s, m, h or d)'),
         ("partition = 'key'", 'key_pattern: expected a regular expression, since partition = "key" needs one'),
+        ("key_from = 'path'", 'key_pattern: expected a regular expression, since key_from = "path" needs one'),
+        ("exclude = ['[a']", 'exclude[0] = "[a": expected a glob with a ] for each ['),
+        (
+            "rotated = ['/x/[a']",
+            'rotated[0] = "/x/[a": expected an absolute path of files, without "..", a [ without its ]',
+        ),
         ("key_pattern = 'user=(a'", 'key_pattern = "user=(a": expected a regular expression: missing )'),
         (
             "key_pattern = 'user=a'",
