@@ -6,6 +6,9 @@ At-least-once delivery copies a part of the log again after a crash. Then the ta
 place of the source and on from there. So what does not fit is looked for in the source before the place that was
 reached. If it is there, the comparison goes on from there, and the records up to that place count as duplicates. Each
 record of the source must come on the target once at least, and the first times in the order of the source.
+
+If a topic is deleted on the target while the mirror runs, what was on its way then comes first, and after it the whole
+copy. Such records at the beginning count as duplicates too, if the copy has them again.
 """
 
 from __future__ import annotations
@@ -244,7 +247,7 @@ class Comparison:
         """Compare all; None if all is the same. Raises `IngestdError` if a log can not be read."""
         try:
             await self._align()
-            before = self._target.passed
+            before = self._target.passed - self.duplicates
             difference = await self._compare()
             self.target_records = self._target.passed - before
             if difference is not None:
@@ -291,6 +294,50 @@ class Comparison:
         elif self._source.log.first > 0:  # none of its first records was copied: what there is on the target is older
             await self._target.go(self._target.log.end)
             self.notes.append(f"the source's log begins at {self._source.log.first}; the target has none of it")
+        elif not self._begun_later and await self._pass_what_came_first(heads[0][0], heads[1]):
+            records = "1 record" if self.duplicates == 1 else f"{self.duplicates} records"
+            before = f"the target has {records} before the copy begins"
+            self.notes.append(f"{before}: the topic was deleted there and made again")
+
+    async def _pass_what_came_first(self, begin: Record, head: Sequence[Record]) -> bool:
+        """Pass over records on the target that came before a copy of the source's beginning, and come in it again.
+
+        Returns whether there are such; else both logs are at their first records.
+        """
+        source, target = self._source, self._target
+        place = await self._find([_row(record) for record in head[:NEEDLE]], source.log.first, source.log.end)
+        if place is not None:
+            await source.go(place)
+            many = await self._pass_to(_row(begin))
+            at = target.offset
+            if many and (place >= self._limit or await target.pass_to_one_of({_row(head[0])})):
+                self.duplicates = many
+                await source.go(source.log.first)
+                await target.go(at)
+                return True
+        await source.go(source.log.first)
+        await target.go(target.log.first)
+        return False
+
+    async def _pass_to(self, begin: Any) -> int:
+        """Pass over what is the same on both sides, until this row comes on the target. Returns how many, or 0."""
+        source, target = self._source, self._target
+        many = 0
+        while await target.head() is not None:
+            copied = list(map(_row, target.records))
+            if copied[0] == begin:
+                return many
+            if await source.head() is None:
+                break
+            due = copied.index(begin) if begin in copied else len(copied)
+            most = min(due, len(source.records))
+            same = _common(copied[:most], list(map(_row, source.records[:most])))
+            if same < most:
+                break
+            many += same
+            target.pass_records(same)
+            source.pass_records(same)
+        return 0
 
     def _begin_at(self, offset: int) -> None:
         """The source, which is there already, is compared from this offset on."""
