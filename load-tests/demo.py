@@ -32,13 +32,13 @@ from accesslog import AccessLog, parse_size
 
 from ingestd.cli.configured import load_configuration
 from ingestd.cli.event_loop import run_async
-from ingestd.cli.figures import in_bytes, in_count
 from ingestd.cli.mirrors import HEADER, remarks, rows, verify_mirrors
 from ingestd.cli.rendering import values_of
 from ingestd.cli.tables import table
 from ingestd.consumer.settings import Edge
 from ingestd.consumer.sync import SyncConsumer
 from ingestd.errors import IngestdError
+from ingestd.figures import in_bytes, in_count
 from ingestd.retry import Deadline
 
 if TYPE_CHECKING:

@@ -91,7 +91,7 @@ def check(config: Path) -> None:
     """
     from ingestd.cli.check import check_positions, check_start, warnings
     from ingestd.cli.configured import load_configuration, route_kinds
-    from ingestd.cli.figures import in_count
+    from ingestd.figures import in_count
 
     configuration = load_configuration(config)
     of_security = check_start(configuration)

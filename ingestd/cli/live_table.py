@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING, TextIO, cast
 from rich.live import Live
 from rich.table import Table
 
-from ingestd.cli.figures import in_bytes, in_count, in_rate
 from ingestd.cli.standard_error import StandardError
 from ingestd.daemon.supervisor import run
+from ingestd.figures import in_bytes, in_count, in_rate
 from ingestd.logs import configure_logs
 from ingestd.records.loops import say_if_plain
 

@@ -6,9 +6,9 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from ingestd.checks import address_text
-from ingestd.cli.figures import in_count
 from ingestd.client.admin import ClusterAdmin
 from ingestd.errors import ErrorCode, KafkaError
+from ingestd.figures import in_count
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 from ingestd.cli.configured import FIRST_ANSWER_TIMEOUT, configured_access
 from ingestd.errors import ConfigurationError
+from ingestd.figures import in_count
 from ingestd.mirror.hand_over import hand_over, way_back
 from ingestd.mirror.route import MirrorRoute
 from ingestd.mirror.verify import verify
@@ -83,16 +84,17 @@ def hand_over_rows(handed: HandOver) -> Iterator[Sequence[object]]:
 def hand_over_remarks(handed: HandOver) -> Iterator[str]:
     """For people: what concerns the mirror as a whole."""
     for partition, offsets in handed.behind.items():
-        yield f"{partition}: {offsets} offsets are not copied yet"
+        yield f"{partition}: not copied yet: {in_count(offsets, 'offset')}"
     for partition, offsets in handed.held_back.items():
-        yield f"{partition}: {offsets} offsets stood behind an open transaction, and are copied once it has ended"
+        yield f"{partition}: copied once an open transaction has ended: {in_count(offsets, 'offset')}"
     if handed.behind:
         yield "the mirror must run meanwhile: does it?"
     for group in handed.groups:
         if group.ahead:
             yield (
-                f"{group.group}: in {group.ahead} partitions its offset on the target is further than it has read at "
-                "the source: it has read on the target, or was set back at the source. The offset is left as it is"
+                f"{group.group}: in {in_count(group.ahead, 'partition')} its offset on the target is further than it "
+                "has read at the source: it has read on the target, or was set back at the source. "
+                "The offset is left as it is"
             )
     if not handed.groups:
         yield "no group that matches has committed an offset of what is mirrored"

@@ -8,10 +8,10 @@ from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
-from ingestd.cli.figures import in_count
 from ingestd.cli.starts import BeforeEnd, parse_start
 from ingestd.consumer.settings import AtTime, Edge
 from ingestd.errors import ConfigurationError
+from ingestd.figures import in_count
 from ingestd.logs import configure_logs, get_logger
 
 if TYPE_CHECKING:

@@ -59,9 +59,9 @@ def check_pipeline(config: Path, name: str) -> None:
     asked, and no data is read. Of files it says how many there are, and their bytes.
     """
     from ingestd.cli.configured import load_configuration
-    from ingestd.cli.figures import in_bytes, in_count
     from ingestd.cli.pipeline import check_configured
     from ingestd.cli.tables import table
+    from ingestd.figures import in_bytes, in_count
 
     checked = check_configured(load_configuration(config), name)
     for line in table(("COLUMN", "TYPE"), checked.columns):

@@ -7,9 +7,9 @@ import sys
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from ingestd.cli.figures import in_bytes, in_count, in_rate
 from ingestd.daemon.supervisor import run
 from ingestd.errors import ConfigurationError
+from ingestd.figures import in_bytes, in_count, in_rate
 from ingestd.logs import configure_logs
 from ingestd.output import unhindered
 from ingestd.records.loops import say_if_plain

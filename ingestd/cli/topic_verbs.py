@@ -118,7 +118,7 @@ def create_topics(
     """Create topics that are alike, and say what was created."""
     from ingestd.cli import topics as verbs
     from ingestd.cli.event_loop import run_async
-    from ingestd.cli.figures import in_count
+    from ingestd.figures import in_count
 
     entries = verbs.parse_configs(config_entry)
     outcomes = run_async(verbs.create_topics(access, names, partitions, replication_factor, entries))

@@ -22,6 +22,7 @@ from ingestd.client.admin import (
 )
 from ingestd.consumer.settings import AtTime, Edge
 from ingestd.errors import ConfigurationError, ErrorCode, IngestdError, KafkaError
+from ingestd.figures import in_count
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Mapping, Sequence
@@ -81,7 +82,7 @@ class TopicDescription:
         configs = " ".join(f"{name}={value}" for name, value in self.configs.items())
         if self.configs_error is not None:
             configs = f"configurations not known: {self.configs_error}"
-        yield f"{self.topic}: {len(self.partitions)} partitions{'; ' if configs else ''}{configs}"
+        yield f"{self.topic}: {in_count(len(self.partitions), 'partition')}{'; ' if configs else ''}{configs}"
         for one in self.partitions:
             replicas = ",".join(map(str, one.replicas))
             in_sync = ",".join(map(str, one.in_sync_replicas))

@@ -14,6 +14,7 @@ from ingestd.client.refresh import RefreshedMetadata
 from ingestd.client.settings import ClientSettings
 from ingestd.client.status import client_status
 from ingestd.errors import Closed, DeadlineExceeded, ErrorCode, IngestdError, KafkaError, UsedAfterFork, WrongSetting
+from ingestd.figures import in_count
 from ingestd.retry import Deadline
 from ingestd.tasks import tell_of_fork
 
@@ -318,6 +319,6 @@ class Client:
         if not 0 <= partition < len(found.partitions):
             found = (await self.metadata.refresh((topic,), deadline.remaining)).topics.get(topic, found)
         if not 0 <= partition < len(found.partitions):
-            told = f"{topic}-{partition}: the topic has {len(found.partitions)} partitions"
+            told = f"{topic}-{partition}: the topic has {in_count(len(found.partitions), 'partition')}"
             raise KafkaError(ErrorCode.unknown_topic_or_partition, told)
         return found.partitions[partition]

@@ -14,6 +14,7 @@ from ingestd.consumer.partition_consumer import PartitionConsumer
 from ingestd.consumer.position import Position
 from ingestd.consumer.settings import ConsumerSettings, End, Isolation, Start, TopicPartition
 from ingestd.errors import Closed, ConnectionLost, DeadlineExceeded, ErrorCode, IngestdError, KafkaError
+from ingestd.figures import in_count
 from ingestd.retry import Backoff, Deadline
 from ingestd.tasks import same_loop
 from ingestd.wire.requests import metadata
@@ -201,7 +202,7 @@ class Consumer:
                 unknown = await self._unknown(unknown, deadline)
             if unknown:
                 count = len(await self._client.partitions(unknown[0].topic, deadline.remaining))
-                told = f"{unknown[0]}: the topic has {count} partitions"
+                told = f"{unknown[0]}: the topic has {in_count(count, 'partition')}"
                 raise KafkaError(ErrorCode.unknown_topic_or_partition, told)
             isolation = self._settings.isolation_level
             first = await resolve_offsets(self._client, starts, isolation, deadline.remaining)

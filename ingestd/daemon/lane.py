@@ -62,6 +62,16 @@ class Slab:
         """The names of the sources that these bytes are from, for people."""
         return ", ".join(sorted({held.assignment.found.display_name for held, _ in self.parts}))
 
+    @property
+    def unacknowledged_origin(self) -> str:
+        """The same, each with the bytes of it that hold what is not acknowledged of these."""
+        ends = {held: span.end for held, span in self.parts}  # of several spans of a source the last one
+        said = (
+            f"{held.assignment.found.display_name} (bytes {held.progress.position} to {end})"
+            for held, end in ends.items()
+        )
+        return ", ".join(sorted(said))
+
 
 @dataclass(slots=True, eq=False)
 class LaneQueue:

@@ -8,7 +8,9 @@ from typing import TYPE_CHECKING, Final, Protocol
 from ingestd.daemon.in_flight import InFlight
 from ingestd.daemon.lane import Output
 from ingestd.errors import ErrorCode, IngestdError, KafkaError, error_kind
+from ingestd.figures import in_count
 from ingestd.producer.delivery import Delivery
+from ingestd.records.decode import decode_records
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -109,14 +111,15 @@ class Outbox:
         def ended(delivery: Delivery) -> None:
             error = delivery.error
             again = () if error is None else self._again(slab, partition, batch, error)
+            reason = None if error is None or again else _why_undeliverable(slab, delivery, error, batch)
             self._give_back(output)
             if again:
                 slab.unacknowledged += len(again) - 1
                 for each in again:
                     self._send(slab, None, each.partition, each.batch, each.records, began)
                 return
-            if error is not None:
-                self._undeliverable(slab, delivery, error)
+            if error is not None and reason is not None:
+                self._undeliverable(error, reason)
                 return
             self.in_flight.acknowledged(began, records, len(batch))
             slab.unacknowledged -= 1
@@ -128,8 +131,10 @@ class Outbox:
             self._producer.send_batch(self._topic, partition, batch, records, done)
         except IngestdError as error:  # the producer has ended, for this route and all others
             self.in_flight.end(done)
+            delivery = Delivery(self._topic, partition, records, error=error)
+            reason = _why_undeliverable(slab, delivery, error, batch)
             self._give_back(output)
-            self._undeliverable(slab, Delivery(self._topic, partition, records, error=error), error)
+            self._undeliverable(error, reason)
 
     def _give_back(self, output: Output | None) -> None:
         if output is None:
@@ -145,11 +150,19 @@ class Outbox:
         self._counters.count_retry(error_kind(error))
         return self._encode_again(slab, partition, batch)
 
-    def _undeliverable(self, slab: Slab, delivery: Delivery, error: IngestdError) -> None:
+    def _undeliverable(self, error: IngestdError, reason: str) -> None:
         self._counters.count_error(error_kind(error))
-        too_large = isinstance(error, KafkaError) and error.code in _TOO_LARGE
-        remedy = "; raise the topic's max.message.bytes, or lower max_line_bytes and batch_bytes" if too_large else ""
-        self._failed(
-            f"{delivery.records} records of {slab.origin} can not be delivered "
-            f"to {delivery.topic}-{delivery.partition}: {error}{remedy}"
-        )
+        self._failed(reason)
+
+
+def _why_undeliverable(slab: Slab, delivery: Delivery, error: IngestdError, batch: memoryview) -> str:
+    """What is said of a batch that was refused for good: how many records, where they are from, and what to do."""
+    remedy = ""
+    if isinstance(error, KafkaError) and error.code in _TOO_LARGE:
+        largest = max(len(record.value or b"") for record in decode_records(batch))
+        raised = "raise the topic's max.message.bytes, or lower max_line_bytes and batch_bytes"
+        remedy = f"; the longest record has {in_count(largest, 'byte')}; {raised}"
+    return (
+        f"{in_count(delivery.records, 'record')} of {slab.unacknowledged_origin} can not be delivered "
+        f"to {delivery.topic}-{delivery.partition}: {error}{remedy}"
+    )

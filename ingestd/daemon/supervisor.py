@@ -56,6 +56,7 @@ from ingestd.daemon.supervised_cluster import SupervisedCluster
 from ingestd.daemon.totals import Totals
 from ingestd.daemon.workers import Workers
 from ingestd.errors import ConfigurationError
+from ingestd.figures import in_count
 from ingestd.logs import get_logger
 from ingestd.retry import Deadline
 from ingestd.tasks import TaskOwner
@@ -335,7 +336,7 @@ class Supervisor:
     def _in_a_line(self) -> str:
         unfinished = self._finding.unfinished
         more = f"; sources are being found: {', '.join(unfinished)}" if unfinished else ""
-        return f"{len(self._shards)} sources, {self._workers.count} workers{more}"
+        return f"{in_count(len(self._shards), 'source')}, {in_count(self._workers.count, 'worker')}{more}"
 
     async def _until_stop(self, work: Coroutine[Any, Any, object]) -> None:
         working = asyncio.create_task(work)
@@ -397,7 +398,7 @@ class Supervisor:
         elif len(self._shards):
             ends = [(shard.found.until or 0, shard.found.position) for shard in self._shards]
             size = sum(max(0, until - position) for until, position in ends)
-            sources = "1 source" if len(ends) == 1 else f"{len(ends)} sources"
+            sources = in_count(len(ends), "source")
             named = ", ".join(shard.found.display_name for shard in islice(self._shards, SOURCES_NAMED))
             more = ", …" if len(ends) > SOURCES_NAMED else ""
             rest = f"at least {size} bytes are not delivered" if size else "how much is not delivered is not known"

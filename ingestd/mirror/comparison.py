@@ -19,6 +19,7 @@ from operator import attrgetter
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from ingestd.consumer.decoding import records_of
+from ingestd.figures import in_count
 from ingestd.records.batch import HEADER_BYTES
 
 if TYPE_CHECKING:
@@ -288,15 +289,16 @@ class Comparison:
                 self._begin_at(place)
                 return
             note = f"the source's log begins at {self._source.log.first}"
-            self.notes.append(f"{note}; {older} older records on the target were not compared" if older else note)
+            self.notes.append(
+                f"{note}; not compared: {in_count(older, 'older record')} on the target" if older else note
+            )
         elif (self._target.log.first > 0 or self._begun_later) and await self._skip(self._source, heads[1]):
             self._begin_at(self._source.offset)
         elif self._source.log.first > 0:  # none of its first records was copied: what there is on the target is older
             await self._target.go(self._target.log.end)
             self.notes.append(f"the source's log begins at {self._source.log.first}; the target has none of it")
         elif not self._begun_later and await self._pass_what_came_first(heads[0][0], heads[1]):
-            records = "1 record" if self.duplicates == 1 else f"{self.duplicates} records"
-            before = f"the target has {records} before the copy begins"
+            before = f"the target has {in_count(self.duplicates, 'record')} before the copy begins"
             self.notes.append(f"{before}: the topic was deleted there and made again")
 
     async def _pass_what_came_first(self, begin: Record, head: Sequence[Record]) -> bool:

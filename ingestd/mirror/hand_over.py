@@ -14,6 +14,7 @@ from ingestd.client.admin import ClusterAdmin
 from ingestd.consumer.offsets import resolve_offsets
 from ingestd.consumer.settings import Edge, Isolation
 from ingestd.errors import ConfigurationError, IngestdError
+from ingestd.figures import in_count
 from ingestd.mirror.groups import GroupSync
 from ingestd.mirror.positions import read_positions
 from ingestd.mirror.selection import NAMING
@@ -102,8 +103,8 @@ async def hand_over(route: MirrorRoute, source: Client, target: Client, *, timeo
     positions, behind = await _copied(route, admins[1], pairs, ids, ends, timeout)
     if not positions:
         raise IngestdError(
-            f"mirror {route.name}: nothing was copied yet: of {len(pairs)} partitions that {route.source} has now for "
-            f"it, none has a position in group {route.positions_group} on {route.target}"
+            f"mirror {route.name}: nothing was copied yet: of {in_count(len(pairs), 'partition')} that {route.source} "
+            f"has now for it, none has a position in group {route.positions_group} on {route.target}"
         )
     translations = Translations(route, lambda: target)
     known = {one: to for one, to in pairs.items() if to in positions}

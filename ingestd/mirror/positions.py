@@ -21,6 +21,7 @@ from ingestd.client.admin import ClusterAdmin
 from ingestd.client.group import OffsetAndMetadata
 from ingestd.client.metadata import TopicPartition
 from ingestd.errors import IngestdError
+from ingestd.figures import in_count
 from ingestd.logs import get_logger
 from ingestd.tasks import TaskOwner
 
@@ -199,7 +200,7 @@ class GroupPositions:
         await membership.close(max(1.0, deadline.remaining))
         if not left:
             return problem
-        positions = f"{left} position{'s' if left > 1 else ''}"
+        positions = in_count(left, "position")
         return f"{positions} could not be committed to group {self._group}: {self._failing}"
 
     async def _commit_again_and_again(self, membership: Membership) -> None:

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Protocol
 from ingestd.daemon.in_flight import InFlight
 from ingestd.daemon.source import Loss
 from ingestd.errors import IngestdError, error_kind
+from ingestd.figures import in_count
 from ingestd.mirror.losses import REFUSED
 from ingestd.mirror.passing import split_offsets
 from ingestd.producer.batch import is_record_refused
@@ -138,7 +139,7 @@ class Sender:
         except IngestdError as error:  # the producer has ended, for all
             self.in_flight.end(batch)
             self._return(held, size)
-            self._undeliverable(held, Delivery(topic, partition, records, error=error), error)
+            self._undeliverable(batch, Delivery(topic, partition, records, error=error), error)
 
     def recall(self, held: CopiedPartition) -> None:
         """Take back from the producer what was never sent of a partition. It counts as not read."""
@@ -160,7 +161,7 @@ class Sender:
             self._leave_out(batch, delivery.error)
         else:
             if not held.recalled:
-                self._undeliverable(held, delivery, delivery.error)
+                self._undeliverable(batch, delivery, delivery.error)
             return
         unit.left -= 1
         if not unit.left:
@@ -204,7 +205,10 @@ class Sender:
         if self._bytes < self._most:
             self.room.set()
 
-    def _undeliverable(self, held: CopiedPartition, delivery: Delivery, error: IngestdError) -> None:
+    def _undeliverable(self, batch: _Batch, delivery: Delivery, error: IngestdError) -> None:
         self._counters.count_error(error_kind(error))
         place = f"{delivery.topic}-{delivery.partition}"
-        self._news.stop(f"{delivery.records} records of {held.name} can not be delivered to {place}: {error}")
+        (first, _), (start, many) = batch.offsets[0], batch.offsets[-1]
+        offsets = f"offset {first}" if delivery.records == 1 else f"offsets {first} to {start + many - 1}"
+        records = f"{in_count(delivery.records, 'record')} of {batch.unit.held.name} ({offsets})"
+        self._news.stop(f"{records} can not be delivered to {place}: {error}")

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Final
 
 from ingestd.client.admin import ConfigResource, NewPartitions, NewTopic, ResourceType
 from ingestd.errors import ErrorCode, KafkaError
+from ingestd.figures import in_count
 from ingestd.retry import Backoff, Deadline
 
 if TYPE_CHECKING:
@@ -77,7 +78,7 @@ class TargetTopics:
             count, need = have.get(name, 0), len(wanted[name].partitions)
             if count < need and name not in problems:
                 allowed = "" if self._route.create_topics else ", and create_topics is false"
-                problems[name] = f"{name} has {count} partitions on the target, {need} are needed{allowed}"
+                problems[name] = f"{name} has {in_count(count, 'partition')} on the target, expected {need}{allowed}"
         ready = {name: count for name, count in have.items() if name not in problems}
         ids = {name: str(topic.topic_id) for name, topic in there.items() if topic.topic_id}
         return PreparedTopics(ready, problems, ids, {name: first for name, first in made.items() if name in ready})

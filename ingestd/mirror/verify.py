@@ -12,6 +12,7 @@ from ingestd.consumer.consumer import Consumer
 from ingestd.consumer.offsets import resolve_offsets
 from ingestd.consumer.settings import ConsumerSettings, Edge, Isolation
 from ingestd.errors import ErrorCode, IngestdError
+from ingestd.figures import in_count
 from ingestd.mirror.comparison import Comparison
 from ingestd.mirror.one_cluster import selection_between
 from ingestd.mirror.positions import read_positions
@@ -89,8 +90,8 @@ async def verify(route: MirrorRoute, source: Client, target: Client, *, to_end: 
         limits = {one: positions[to].offset for one, to in pairs.items() if to in positions}
     if not limits:
         raise IngestdError(
-            f"mirror {route.name}: nothing to compare: of {len(pairs)} partitions that it takes from {route.source}, "
-            f"none has a position in group {route.positions_group} on {route.target}"
+            f"mirror {route.name}: nothing to compare: of {in_count(len(pairs), 'partition')} that it takes from "
+            f"{route.source}, none has a position in group {route.positions_group} on {route.target}"
         )
     copied = await _there(admins[1], [pairs[one] for one in limits])
     target_spans = await _spans(target, copied)
@@ -116,7 +117,8 @@ async def verify(route: MirrorRoute, source: Client, target: Client, *, to_end: 
         if left_out:
             comparison.notes.append("both directions: what came from the target, and what is its own, is left out")
         if (behind := ends.get(one, limit) - limit) > 0:
-            comparison.notes.append(f"{behind} offsets from {limit} on are behind an open transaction: not compared")
+            offsets = f"{in_count(behind, 'offset')} from {limit} on"
+            comparison.notes.append(f"not compared: {offsets}, behind an open transaction")
         difference = problem = None
         async with turns:
             try:

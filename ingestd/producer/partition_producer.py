@@ -16,6 +16,7 @@ from ingestd.errors import (
     TransactionFailed,
     is_retriable,
 )
+from ingestd.figures import in_count
 from ingestd.producer.batch import surely_refused
 from ingestd.producer.delivery import Delivery, deliver, untold
 from ingestd.producer.identity import NO_SEQUENCE, next_sequence
@@ -486,7 +487,7 @@ class PartitionProducer:
             return why_unknown(self._dispatcher.metadata, self.topic, self._settings), patience
         if topic.error is not ErrorCode.none:
             return KafkaError(topic.error, str(self)), patience
-        had = f"{self}: the topic has {len(topic.partitions)} partitions"
+        had = f"{self}: the topic has {in_count(len(topic.partitions), 'partition')}"
         return KafkaError(ErrorCode.unknown_topic_or_partition, had), min(patience, _BEYOND)
 
     def _back_off(self, error: IngestdError) -> None:
@@ -567,7 +568,7 @@ class PartitionProducer:
                 break
             del self._queue[first]
             self._suspects = []
-            tried = f"not acknowledged within {now - batch.accepted_at:.1f} s, {batch.attempts} attempts"
+            tried = f"not acknowledged within {now - batch.accepted_at:.1f} s, {in_count(batch.attempts, 'attempt')}"
             ended.append((batch, DeadlineExceeded(f"{self}: {tried}; {self._why()}")))
         if self._expiry is None and self._queue and self._queue[0].deadline > now:
             self._arm_expiry()

@@ -69,10 +69,12 @@ def _encode(records: Sequence[Record], compression: Compression) -> bytearray:
     return built
 
 
-def _in_part(error: IngestdError, where: str) -> IngestdError:
-    """The same error, which says where. A Kafka error names its code once."""
+def _in_part(error: IngestdError, place: str) -> IngestdError:
+    """The same error, which says that it is of a part. A Kafka error names its code, and the partition, once."""
+    where = f"{place}: {_IN_PART}"
     if isinstance(error, KafkaError):
-        return KafkaError(error.code, f"{where}: {error.detail}" if error.detail else where)
+        detail = error.detail.removeprefix(place).removeprefix(": ")
+        return KafkaError(error.code, f"{where}: {detail}" if detail else where)
     return type(error)(f"{where}: {error}")
 
 
@@ -93,7 +95,7 @@ class _Joined:
         error = other.error or half.error
         in_part = error is not None and (other.error is None or half.error is None)
         if error is not None and in_part and _IN_PART not in str(error):  # a half may have been split again
-            error = _in_part(error, f"{half.topic}[{half.partition}]: {_IN_PART}")
+            error = _in_part(error, f"{half.topic}[{half.partition}]")
         whole = Delivery(
             half.topic,
             half.partition,

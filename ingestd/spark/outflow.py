@@ -11,6 +11,7 @@ from ingestd.client.admin import ClusterAdmin
 from ingestd.client.client import Client
 from ingestd.client.loop_thread import CLOSE_MARGIN, LoopThread
 from ingestd.errors import CommitOutcomeUnknown, ErrorCode, IngestdError, KafkaError, is_retriable
+from ingestd.figures import in_count
 from ingestd.producer.identity import ProducerIdentity
 from ingestd.producer.producer import AsyncProducer
 from ingestd.producer.transaction_coordinator import EndedTransaction, RequestedTransactions
@@ -184,7 +185,9 @@ class Outflow:
         self._waiting -= size
         if delivery.error is not None and self._error is None:
             where = f"{delivery.topic}-{delivery.partition}"
-            self._error = IngestdError(f"ingestd sink: {delivery.records} rows for {where}: {delivery.error}")
+            self._error = IngestdError(
+                f"ingestd sink: {in_count(delivery.records, 'row')} for {where}: {delivery.error}"
+            )
             self._error.__cause__ = delivery.error
         self._ended.set()
 

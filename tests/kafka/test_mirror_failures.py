@@ -159,7 +159,9 @@ def test_a_record_that_is_too_large_for_the_target_stops_the_mirror_and_is_said(
     daemon = mirror("refused", topics=[name])
     runs_once(daemon, status=1)
     said = daemon.log.read_text()
-    assert re.search(rf"records of {name}-0 can not be delivered to east\.{name}-0: MESSAGE_TOO_LARGE", said), said
+    assert re.search(
+        rf"1 record of {name}-0 \(offset 1\) can not be delivered to east\.{name}-0: MESSAGE_TOO_LARGE", said
+    ), said
     assert [position.offset for position in positions(west, "ingestd-mirror-refused", f"east.{name}")] == [0]
     larger = ConfigEntry("max.message.bytes", "100000", incremental_operation=AlterConfigOpType.SET)
     resource = ConfigResource("topic", f"east.{name}", incremental_configs=[larger])

@@ -13,6 +13,7 @@ from ingestd.consumer.group.events import LoggedGroupEvents
 from ingestd.consumer.group.membership import EndReason, PollIntervalExceeded, SessionEnd
 from ingestd.consumer.group.poll_interval import PollInterval
 from ingestd.errors import Closed, DeadlineExceeded, IngestdError, KafkaError
+from ingestd.figures import in_count
 from ingestd.retry import Backoff, Deadline
 from ingestd.tasks import TaskOwner
 
@@ -201,7 +202,7 @@ class BaseMembership(ABC):
         if self._closing is not None:
             deadline = Deadline.after(self._closing.remaining * (1 - _LEAVE_SHARE))
         try:
-            doing = f"group {self._group_id}: giving up {len(partitions)} partitions"
+            doing = f"group {self._group_id}: giving up {in_count(len(partitions), 'partition')}"
             await deadline.wait_for(self._owner.revoked(sorted(partitions)), doing)
         except DeadlineExceeded as error:
             _log.warning("%s; they are given up all the same", error)

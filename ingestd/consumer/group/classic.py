@@ -18,6 +18,7 @@ from ingestd.consumer.group.membership import EndReason, SessionEnd
 from ingestd.consumer.group.topics import SubscribedTopics
 from ingestd.consumer.group.unassigned import unassigned
 from ingestd.errors import DeadlineExceeded, ErrorCode, IngestdError, KafkaError, raise_for_code
+from ingestd.figures import in_count
 from ingestd.retry import Backoff, Deadline
 from ingestd.wire.requests.groups import (
     heartbeat,
@@ -271,7 +272,7 @@ class ClassicMembership(BaseMembership):
         gone = self._assignment - new
         if gone:
             await self._revoke(gone)
-            self._ask_to_join(f"{len(gone)} partitions were given up")
+            self._ask_to_join(f"{in_count(len(gone), 'partition')} given up")
         if self._generation != joined.generation:
             return  # the generation ended meanwhile, and its assignment with it
         await self._assign(new - self._assignment)

@@ -10,6 +10,7 @@ from ingestd.consumer.group.assignor import Assignment, RebalanceProtocol, Subsc
 from ingestd.consumer.group.assignors.consumer_protocol import decode_subscription, encode_assignment
 from ingestd.consumer.group.assignors.placement import partition_racks
 from ingestd.errors import IngestdError, ProtocolError
+from ingestd.figures import in_count
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping, Sequence
@@ -59,7 +60,7 @@ class SharedTopics:
             self._racks = {name: partition_racks(topic, self._nodes, held) for name, topic in known.items()}
         for name, count in self._counts.items():
             if count != counts[name]:
-                return f"topic {name} has {count} partitions"
+                return f"topic {name} has {in_count(count, 'partition')}"
         for name, now in self._racks.items():
             if now != racks.get(name):
                 return f"replicas of topic {name} are in other racks"

@@ -5,7 +5,6 @@ from __future__ import annotations
 import pytest
 from rich.console import Console
 
-from ingestd.cli.figures import in_bytes, in_count, in_rate
 from ingestd.cli.live_table import LiveTable
 from ingestd.cli.main import main
 from ingestd.cli.run import ran_well, spark_settings, summary_lines
@@ -13,6 +12,7 @@ from ingestd.daemon.source import Words
 from ingestd.daemon.status import ClusterStatus, DaemonStatus, RouteStatus, SourceStatus
 from ingestd.daemon.summary import RouteSummary, Summary
 from ingestd.errors import ConfigurationError
+from ingestd.figures import in_bytes, in_count, in_rate
 
 
 def status(records: int, *, unread: int = 0, error: str | None = None) -> DaemonStatus:

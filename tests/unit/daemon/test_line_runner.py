@@ -804,7 +804,7 @@ async def test_a_partition_that_is_fixed_and_not_there_stops_the_route_and_is_na
         await finish_all(made)
         made.broker.acknowledge(0, GONE)
         (failed,) = made.news.events
-        assert failed[2] == f"10 records of a can not be delivered to t-5: {GONE}"
+        assert failed[2] == f"10 records of a (bytes 0 to 150) can not be delivered to t-5: {GONE}"
         assert made.arena.used_pages == 0
 
 
@@ -831,7 +831,9 @@ async def test_what_can_not_be_delivered_is_named_by_the_paths_of_its_files():
         await finish_all(made)
         made.broker.acknowledge(0, KafkaError(ErrorCode.topic_authorization_failed, "t"))
         (failed,) = made.news.events
-        assert failed[2].startswith("4 records of /logs/a, /logs/b can not be delivered to t-")
+        assert failed[2].startswith(
+            "4 records of /logs/a (bytes 0 to 30), /logs/b (bytes 0 to 30) can not be delivered to t-"
+        )
 
 
 @pytest.mark.parametrize("cuts", [True, False])
@@ -851,13 +853,34 @@ async def test_the_first_file_with_lines_that_are_cut_is_named_once(cuts):
 
 
 @pytest.mark.parametrize("code", [ErrorCode.message_too_large, ErrorCode.record_list_too_large])
-async def test_what_is_too_large_is_said_with_what_to_do(code):
-    async with bench(TextRoute({"a": lines("a", 2, 10)})) as made:
+async def test_what_is_too_large_is_said_with_its_place_its_size_and_what_to_do(code, monkeypatch):
+    """All that was said was a number of records, "1 records" among them."""
+    text = b"short\n" + b"x" * 1500 + b"\n"
+    values = [SimpleNamespace(value=line) for line in text.splitlines()]
+    monkeypatch.setattr(outbox, "decode_records", lambda _: values)
+    async with bench(TextRoute({"a": text})) as made:
         made.assign("a")
         await finish_all(made)
         made.broker.acknowledge(0, KafkaError(code, "t"))
         (failed,) = made.news.events
-        assert failed[2].endswith("; raise the topic's max.message.bytes, or lower max_line_bytes and batch_bytes")
+        assert failed[2].startswith("2 records of a (bytes 0 to 1507) can not be delivered to t-")
+        assert failed[2].endswith(
+            "; the longest record has 1,500 bytes; raise the topic's max.message.bytes, or lower max_line_bytes and "
+            "batch_bytes"
+        )
+
+
+async def test_one_record_that_is_refused_is_one_record_and_its_place_is_behind_what_is_acknowledged():
+    async with bench(TextRoute({"a": b"first\n"})) as made:
+        made.assign("a")
+        await finish_all(made)
+        made.broker.acknowledge(0)
+        made.route.opened["a"].text += b"second\n"
+        made.route.ready("a")
+        await finish_all(made)
+        made.broker.acknowledge(0, KafkaError(ErrorCode.topic_authorization_failed, "t"))
+        (failed,) = [event for event in made.news.events if event[0] == "failed"]
+        assert failed[2].startswith("1 record of a (bytes 6 to 13) can not be delivered to t-")
 
 
 @pytest.mark.parametrize(("pages", "gathered"), [(2 * 8 * 2 + 1, 2), (2 * 8 * 2, 1)])

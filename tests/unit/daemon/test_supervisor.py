@@ -539,7 +539,7 @@ async def test_systemd_does_not_wait_for_ever_for_a_route_whose_finder_hangs(mak
     made = make(FakeRoute(name="dead"))
     running = asyncio.create_task(made.run())
     await until(lambda: said)
-    assert said == ["0 sources, 1 workers; sources are being found: dead"]
+    assert said == ["0 sources, 1 worker; sources are being found: dead"]
     await stops(running)
 
 

@@ -29,7 +29,7 @@ def test_a_table_for_people():
         ("web", 2, 2, 7, "not before all is copied"),
     ]
     assert list(hand_over_remarks(handed)) == [
-        "orders-1: 5 offsets are not copied yet",
+        "orders-1: not copied yet: 5 offsets",
         "the mirror must run meanwhile: does it?",
         "offsets are the same on both sides",
     ]
@@ -39,11 +39,11 @@ def test_what_keeps_records_back_and_groups_that_are_ahead_are_said():
     ahead = GroupVerdict("web", 2, 2, 7, (), 1)
     handed = HandOver("m", 4, {"orders-1": 5}, [ahead], same_offsets=False, held_back={"orders-1": 3})
     assert list(hand_over_remarks(handed)) == [
-        "orders-1: 5 offsets are not copied yet",
-        "orders-1: 3 offsets stood behind an open transaction, and are copied once it has ended",
+        "orders-1: not copied yet: 5 offsets",
+        "orders-1: copied once an open transaction has ended: 3 offsets",
         "the mirror must run meanwhile: does it?",
         (
-            "web: in 1 partitions its offset on the target is further than it has read at the source: it has read on "
+            "web: in 1 partition its offset on the target is further than it has read at the source: it has read on "
             "the target, or was set back at the source. The offset is left as it is"
         ),
     ]

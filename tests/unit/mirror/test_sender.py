@@ -129,8 +129,18 @@ async def test_what_can_not_be_delivered_stops_the_mirror_and_is_not_acknowledge
     made.send(10, 4)
     made.ends(made.with_producer[0], error=KafkaError(ErrorCode.invalid_record, "orders"))
     (reason,) = made.reasons
-    assert reason.startswith("4 records of orders-0 can not be delivered to east.orders-0: ")
+    assert reason.startswith("4 records of orders-0 (offsets 10 to 13) can not be delivered to east.orders-0: ")
     assert (made.acknowledged, made.held.bytes) == ([], 0)
+
+
+async def test_a_record_that_is_refused_alone_is_named_by_its_offset(made):
+    made.send(10, 4)
+    first, second = made.with_producer[0].split(3)
+    made.ends(second, error=KafkaError(ErrorCode.message_too_large, "orders"))
+    (reason,) = made.reasons
+    assert reason.startswith("1 record of orders-0 (offset 13) can not be delivered to east.orders-0: ")
+    made.ends(first, 100)
+    assert made.acknowledged == []
 
 
 async def test_a_producer_that_has_ended_stops_the_mirror(made):

@@ -552,6 +552,7 @@ async def test_a_record_that_is_too_large_is_said_once_however_often_its_batch_w
     assert said.startswith("MESSAGE_TOO_LARGE (10): events[")
     assert "]: part of a batch that was split because of its size failed" in said
     assert (said.count("part of a batch"), said.count("MESSAGE_TOO_LARGE")) == (1, 1)
+    assert said.count("events[") == 1
 
 
 @in_simulation

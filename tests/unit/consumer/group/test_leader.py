@@ -53,7 +53,7 @@ def test_topics_that_grow_appear_or_vanish_are_a_reason_to_share_anew() -> None:
     assert shared.missing == ["c"]
     assert shared.change(cluster({"a": [(2,)], "b": [(1,)]})) is None
     assert shared.change(cluster({"a": [(2,), (1,)], "b": [(1,)]})) == "topic a has 2 partitions"
-    assert shared.change(cluster({"a": [(2,), (1,)], "b": [(1,)], "c": [(1,)]})) == "topic c has 1 partitions"
+    assert shared.change(cluster({"a": [(2,), (1,)], "b": [(1,)], "c": [(1,)]})) == "topic c has 1 partition"
     assert shared.change(cluster({"a": [(2,), (1,)], "c": [(1,)]})) == "topic b has 0 partitions"
     assert shared.missing == ["b"]
 
