@@ -47,6 +47,10 @@ class IntakeNews(Protocol):
         """Something named is not taken."""
         ...
 
+    def given_up(self, route: Route, reason: str) -> None:
+        """A route's sources can not be looked for in this run."""
+        ...
+
     def overflowed(self, route: Route) -> None:
         """The kernel dropped events of what a route's finder watches."""
         ...
@@ -250,6 +254,12 @@ class Intake:
         elif problem != self.problem:
             self._log.info("sources are looked for again")
         self.problem = problem
+
+    def given_up(self, reason: str) -> None:
+        """See `Sources`."""
+        self.problem = reason = _printable(reason)
+        self._log.error("route given up", reason=reason)
+        self._news.given_up(self.route, reason)
 
     def show_groups(self, groups: Sequence[GroupStatus]) -> None:
         """See `Sources`."""

@@ -368,6 +368,10 @@ class Sources(Protocol):
         """A look for sources is done; or it failed, for now, because of `problem`. Called after each look."""
         ...
 
+    def given_up(self, reason: str) -> None:
+        """Sources can not be looked for, and trying again does not mend it. Called once, in a run with an end."""
+        ...
+
     def show_groups(self, groups: Sequence[GroupStatus]) -> None:
         """What /status shows of the consumer groups whose offsets the route translates, in place of what was shown."""
         ...

@@ -480,6 +480,10 @@ class Supervisor:
         if self._once:
             self._failures.append(f"{route.name}: {thing}: {reason}")
 
+    def given_up(self, route: Route, reason: str) -> None:
+        """See `IntakeNews`."""
+        self._failures.append(f"{route.name}: {reason}")
+
     def overflowed(self, route: Route) -> None:
         """See `IntakeNews`."""
         self.totals.error(route.name, OVERFLOW)

@@ -81,7 +81,8 @@ class MirrorFinder:
         self._taking = asyncio.Lock()
         self._joined = False
         """Whether the group has given this host its share once."""
-        self._first_taken = asyncio.Event()
+        self._share_decided = asyncio.Event()
+        """This host's first share is taken, or never will be."""
         self._troubles: dict[str, str] = {}
         """By topic of the source, why it is not taken, as it was said."""
         self._copies: set[str] = set()
@@ -91,6 +92,8 @@ class MirrorFinder:
         """What this mirror shares with the others."""
         self._hopeless = False
         """Whether the last look failed with what trying again does not mend."""
+        self._given_up = False
+        """Whether this run, which has an end, does without the mirror."""
 
     @property
     def waiting(self) -> int:
@@ -108,7 +111,7 @@ class MirrorFinder:
                 await asyncio.sleep(backoff.next_delay())
             elif self._host.membership is None or await self._has_its_share():
                 return
-            else:
+            elif not self._joined:
                 sources.looked(f"group {self._route.positions_group} has given this host no share yet{self._host.why}")
 
     async def run(self, sources: Sources) -> None:
@@ -130,8 +133,8 @@ class MirrorFinder:
     async def _has_its_share(self) -> bool:
         """Wait for this host's first share, but not for long: what failed is tried again."""
         with suppress(DeadlineExceeded):
-            await Deadline.after(self._route.refresh_interval).wait_for(self._first_taken.wait(), "a first share")
-        return self._first_taken.is_set()
+            await Deadline.after(self._route.refresh_interval).wait_for(self._share_decided.wait(), "a first share")
+        return self._share_decided.is_set()
 
     def moved(self) -> None:
         """See `Finder`. It waits for nothing to be stored."""
@@ -155,7 +158,7 @@ class MirrorFinder:
             await self._take()
         except IngestdError as error:
             if self._sources is not None:
-                self._sources.looked(str(error))  # the next look tries again
+                self._failed(self._sources, error)
 
     async def revoked(self, partitions: Sequence[TopicPartition]) -> None:
         """See `PartitionOwner`."""
@@ -188,15 +191,22 @@ class MirrorFinder:
         try:
             await self._look(sources)
         except IngestdError as error:
-            sources.looked(str(error))
-            self._hopeless = isinstance(error, CanNotBegin)
-            if self._hopeless and self._surroundings.once:
-                sources.trouble(self._route.name, str(error))  # a reason why the run is no success
+            self._failed(sources, error)
             return False
         self._hopeless = False
         if self._host.membership is None or self._surroundings.once or self._joined:
             sources.looked(None)
         return True
+
+    def _failed(self, sources: Sources, error: IngestdError) -> None:
+        """Sources can not be looked for, or not be taken. It is tried again, if that may help."""
+        self._hopeless = isinstance(error, CanNotBegin)
+        if not (self._hopeless and self._surroundings.once):
+            sources.looked(str(error))
+        elif not self._given_up:
+            self._given_up = True
+            sources.given_up(str(error))
+            self._share_decided.set()
 
     async def _look(self, sources: Sources) -> None:
         source, target = (self._surroundings.client(name) for name in (self._route.source, self._route.target))
@@ -298,7 +308,7 @@ class MirrorFinder:
             ours = {to: self._ready[to] for to in self._ours if to in self._ready and to not in self._taken}
             if ours:
                 await self._take_these(ours, sources, source, target)
-            self._first_taken.set()
+            self._share_decided.set()
 
     async def _take_these(
         self,

@@ -65,10 +65,13 @@ class News:
     """Notes what it is told."""
 
     def __init__(self):
-        self.troubles, self.losses, self.overflows, self.files_gone = [], [], [], []
+        self.troubles, self.losses, self.overflows, self.files_gone, self.given_up_ = [], [], [], [], []
 
     def untakeable(self, route, thing, reason):
         self.troubles.append((route.name, thing, reason))
+
+    def given_up(self, route, reason):
+        self.given_up_.append((route.name, reason))
 
     def overflowed(self, route):
         self.overflows.append(route.name)
@@ -307,6 +310,16 @@ async def test_old_rows_are_kept_while_the_file_can_not_be_written():
     with structlog.testing.capture_logs() as logs:
         await made.forget_absent(Positions(PositionsUnavailable("the disk is full")))
     assert [(entry["event"], entry["error"]) for entry in logs] == [("old positions are kept", "the disk is full")]
+
+
+def test_that_a_route_is_given_up_is_an_error_of_the_route(logged):
+    # It was said as a thing of the route that is not taken, with the route's own name.
+    intake, *_, news = make()
+    intake.given_up("hosts run this mirror now")
+    (said,) = map(json.loads, logged.getvalue().splitlines())
+    assert (said["level"], said["event"], said["route"]) == ("error", "route given up", "r")
+    assert (intake.problem, intake.not_taken) == ("hosts run this mirror now", ())
+    assert news.given_up_ == [("r", "hosts run this mirror now")]
 
 
 def test_why_a_finder_can_not_look_is_kept_and_said_once(logged):

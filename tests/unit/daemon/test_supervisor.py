@@ -401,6 +401,16 @@ async def test_positions_that_can_be_stored_again_in_time_are_no_reason_to_give_
     assert (await ends(running)).complete
 
 
+async def test_a_route_that_is_given_up_is_a_failure_with_its_name_once(make):
+    # It was "r: r: hosts run this mirror now".
+    route = FakeRoute()
+    running = asyncio.create_task(make(route, once=True).run())
+    await asyncio.wait_for(route.looking.wait(), 5)
+    route.said[0].given_up("hosts run this mirror now")
+    route.looked.set()
+    assert (await ends(running)).failures == ("r: hosts run this mirror now",)
+
+
 async def test_a_run_with_an_end_that_finds_nothing_gives_up_after_its_patience_and_no_later(make):
     # It waited for what systemd is told after (15 s), and then for its patience twice.
     route = FakeRoute()

@@ -10,7 +10,7 @@ from ingestd.client.metadata import TopicPartition
 from ingestd.daemon.source import Surroundings
 from ingestd.mirror.finder import MirrorFinder
 from ingestd.mirror.overlaps import Copied
-from ingestd.mirror.positions import MirrorPosition
+from ingestd.mirror.positions import CanNotBegin, MirrorPosition
 from ingestd.mirror.route import MirrorRoute
 
 HERE, THERE = TopicPartition("orders", 0), TopicPartition("east.orders", 0)
@@ -21,9 +21,13 @@ class Sources:
 
     def __init__(self):
         self.appeared_, self.withdrawn, self.may_end = [], [], asyncio.Event()
+        self.looks, self.given_up_ = [], []
 
     def looked(self, problem):
-        pass
+        self.looks.append(problem)
+
+    def given_up(self, reason):
+        self.given_up_.append(reason)
 
     def appeared(self, found):
         self.appeared_.append(found.source)
@@ -105,6 +109,28 @@ async def test_a_position_in_a_topic_that_is_deleted_while_it_is_taken_is_none_i
     assert await noting == {"east.orders"}
     assert seen == ["a"]
     assert finder._sources.withdrawn == ["orders-0"]
+
+
+@pytest.mark.parametrize("once", [True, False])
+async def test_a_mirror_that_can_not_begin_ends_a_run_with_an_end_at_once_and_is_said_once(once):
+    """The log said `topic not taken` of a topic with the mirror's name, and that the group had given no share yet."""
+
+    async def refresh(topics, timeout):
+        pass
+
+    async def positions(ours, source, target):
+        raise CanNotBegin("hosts run this mirror now")
+
+    client = SimpleNamespace(metadata=SimpleNamespace(refresh=refresh))
+    route = MirrorRoute("m", "east", "west", ("orders",), refresh_interval=0.001)
+    finder = MirrorFinder(route, Surroundings(once=once, others=(), client=lambda name: client, host="h"))
+    finder._sources, finder._ready = Sources(), {THERE: HERE}
+    finder._starts = SimpleNamespace(positions=positions)
+    for _ in range(2):
+        await finder.assigned([THERE])
+    assert await finder._has_its_share() is once
+    assert finder._sources.given_up_ == (["hosts run this mirror now"] if once else [])
+    assert finder._sources.looks == ([] if once else ["hosts run this mirror now"] * 2)
 
 
 def test_copies_within_one_cluster_that_are_left_out_are_said_once(finder):

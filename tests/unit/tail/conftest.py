@@ -168,6 +168,9 @@ class Follower:
     def looked(self, problem: str | None) -> None:
         pass
 
+    def given_up(self, reason: str) -> None:
+        raise AssertionError(reason)
+
     def trouble_over(self, thing: str) -> None:
         del self.present_troubles[thing]
 

@@ -808,6 +808,9 @@ class FinderTask:
     def looked(self, problem: str | None) -> None:
         pass
 
+    def given_up(self, reason: str) -> None:
+        raise AssertionError(reason)
+
     def found_all(self, until: float) -> None:
         self.machine.found_until[self.index] = until
 
