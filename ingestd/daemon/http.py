@@ -25,7 +25,7 @@ _ENDPOINTS = f"""ingestd {__version__}
 
 /metrics  for Prometheus
 /healthz  200 while every worker runs, else 503 and which does not: for a liveness probe
-/readyz   200 while every tail can deliver, else 503 and why not: for alerts
+/readyz   200 while every tail can deliver, else 503 and why not, a line for each reason: for alerts
 /status   workers, tails with their files, losses and files not taken, clusters: as JSON
 """
 

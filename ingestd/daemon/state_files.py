@@ -59,7 +59,9 @@ def without_room(configuration: Configuration) -> Iterator[str]:
         except OSError:
             continue  # it went just now, or its disk fails: whoever writes there says so
         free = disk.f_bavail * disk.f_frsize
-        if free < ROOM:
+        if not disk.f_blocks:
+            yield f"{key}: {directory} is on a file system without any space, as /proc is one; expected one on a disk"
+        elif free < ROOM:
             sizes = f"{free >> 10} KiB are free on its disk, {ROOM >> 10} KiB are needed"
             yield f"{key}: not enough space in {directory}: {sizes}; make room there"
 

@@ -155,7 +155,7 @@ class DaemonView(Protocol):
         ...
 
     def not_ready(self) -> str | None:
-        """Why not everything can be delivered (what the start waits for, what has stopped); or None."""
+        """Why not everything can be delivered (what the start waits for, what has stopped), a line each; or None."""
         ...
 
     def status(self) -> DaemonStatus:

@@ -184,6 +184,8 @@ class Supervisor:
         self._stop = asyncio.Event()
         self._all_ended = asyncio.Event()
         self._started = False
+        self._stopped_by = ""
+        """The first signal that stopped it."""
         self._draining = False
         self._left = Drained(0)
         self._failures: list[str] = []
@@ -393,8 +395,9 @@ class Supervisor:
                 self._log.warning("deleted files not delivered", route=route, **said)
         if not self._once:
             return
+        stopped = f"stopped by {self._stopped_by}" if self._stopped_by else "stopped"
         if self._finding.unfinished:
-            self._failures.append("stopped before all sources were found")
+            self._failures.append(f"{stopped} before all sources were found")
         elif len(self._shards):
             ends = [(shard.found.until or 0, shard.found.position) for shard in self._shards]
             size = sum(max(0, until - position) for until, position in ends)
@@ -402,7 +405,7 @@ class Supervisor:
             named = ", ".join(shard.found.display_name for shard in islice(self._shards, SOURCES_NAMED))
             more = ", …" if len(ends) > SOURCES_NAMED else ""
             rest = f"at least {size} bytes are not delivered" if size else "how much is not delivered is not known"
-            self._failures.append(f"stopped before the end of {sources} ({named}{more}): {rest}")
+            self._failures.append(f"{stopped} before the end of {sources} ({named}{more}): {rest}")
 
     async def _end(self) -> None:
         deadline = Deadline.after(END_TIMEOUT)
@@ -424,6 +427,7 @@ class Supervisor:
         name = signal.Signals(number).name
         if not self._draining:
             self._log.info("signal", signal=name)
+            self._stopped_by = self._stopped_by or name
             self._stop.set()
         else:
             self._log.warning("signal while draining; what is not acknowledged is read again next time", signal=name)
@@ -639,15 +643,17 @@ class Supervisor:
             reasons.append(self._checkpoint.failing)
         if unfinished := self._finding.unfinished:
             reasons.append(f"sources are being found: {', '.join(unfinished)}")
-        waiting = [cluster.trouble or name for name, cluster in self._clusters.items() if not cluster.ready]
-        if waiting:
-            reasons.append(f"waiting for clusters: {'; '.join(waiting)}")
+        reasons += [
+            f"waiting for {cluster.trouble or f'cluster {name}'}"
+            for name, cluster in self._clusters.items()
+            if not cluster.ready
+        ]
         reasons += [
             f"{cluster.trouble} (for {cluster.silent_seconds:.0f} s now)"
             for cluster in self._clusters.values()
             if cluster.ready and cluster.silent_seconds > DELIVERY_PATIENCE
         ]
-        return "; ".join(reasons) or None
+        return "\n".join(reasons) or None
 
     def status(self) -> DaemonStatus:
         """See `DaemonView`."""

@@ -294,7 +294,8 @@ def test_a_directory_without_space_for_what_is_written_there_is_said(
     # It was good, and the start after it failed.
     free = {str(tmp_path): 9, str(tmp_path / "data"): 0}
     (tmp_path / "data").mkdir()
-    monkeypatch.setattr(os, "statvfs", lambda path: SimpleNamespace(f_bavail=free[str(path)], f_frsize=4096))
+    disk = {"f_frsize": 4096, "f_blocks": 999}
+    monkeypatch.setattr(os, "statvfs", lambda path: SimpleNamespace(f_bavail=free[str(path)], **disk))
     said = warned(f"data = '{tmp_path}/data'\n")
     rest = "KiB are free on its disk, 1024 KiB are needed; make room there"
     assert said == [
@@ -303,6 +304,13 @@ def test_a_directory_without_space_for_what_is_written_there_is_said(
     ]
     free = dict.fromkeys(free, 256)
     assert warned(f"data = '{tmp_path}/data'\n") == []
+
+
+def test_a_directory_where_the_kernel_shows_things_is_said_to_keep_no_files(warned: Callable[..., list[str]]) -> None:
+    # It was said to have 0 KiB free, and to need room.
+    *_, said = warned("", Path("/proc/ingestd"))
+    where = "/proc/ingestd is on a file system without any space, as /proc is one"
+    assert said == f"daemon.state: {where}; expected one on a disk"
 
 
 @pytest.mark.parametrize(

@@ -187,8 +187,17 @@ async def test_a_signal_ends_a_start_that_waits_for_a_cluster(make, monkeypatch,
     os.kill(os.getpid(), signal.SIGTERM)
     summary = await ends(running)
     assert FakeSession.ended
-    # A run with an end has not done what it was for.
+    # A run with an end has not done what it was for. What stopped it was not said.
+    assert summary.failures == (("stopped by SIGTERM before all sources were found",) if once else ())
     assert summary.complete is not once
+
+
+async def test_a_run_with_an_end_says_which_signal_stopped_it(make):
+    _, running = await started(make, FakeRoute((Found("a", 2, {}, 9),)), once=True)
+    os.kill(os.getpid(), signal.SIGINT)
+    assert (await ends(running)).failures == (
+        "stopped by SIGINT before the end of 1 source (a): at least 7 bytes are not delivered",
+    )
 
 
 async def test_a_look_that_a_signal_cuts_short_forgets_no_position(make, tmp_path):
@@ -366,7 +375,7 @@ async def test_a_run_with_an_end_gives_up_when_positions_can_not_be_stored_for_l
         raise PositionsUnavailable(full)
 
     monkeypatch.setattr(PositionStore, "write", write)
-    monkeypatch.setattr(os, "statvfs", lambda _: SimpleNamespace(f_bavail=0, f_frsize=4096))
+    monkeypatch.setattr(os, "statvfs", lambda _: SimpleNamespace(f_bavail=0, f_frsize=4096, f_blocks=9))
     made, running = await started(make, FakeRoute((Found("a", 2, {}, 9),)), once=once, once_patience=1)
     await positions_move(made, running, seconds=4 if once else 1.3)
     if not once:
@@ -750,6 +759,18 @@ async def test_a_route_that_failed_is_no_reason_to_restart_the_daemon(make):
     await stops(running)
 
 
+async def test_each_reason_why_it_is_not_ready_has_a_line(make):
+    # All were in one line, with semicolons between and within them.
+    made, running = await started(make, FakeRoute())
+    made._route_failed("r", "MESSAGE_TOO_LARGE; raise it")
+    made._clusters["c"].trouble, made._clusters["c"].ready = "cluster c: nowhere:1: Connection refused", False
+    assert made.not_ready().splitlines() == [
+        "route r stopped: MESSAGE_TOO_LARGE; raise it",
+        "waiting for cluster c: nowhere:1: Connection refused",
+    ]
+    await stops(running)
+
+
 async def test_a_cluster_that_does_not_answer_for_long_is_named_though_nothing_waits_for_it(make):
     made, running = await started(make, FakeRoute())
     session = made._clusters["c"]
@@ -811,7 +832,7 @@ async def test_a_route_whose_topic_is_missing_waits_and_is_said_once(make):
     made.totals._blocked["r"] -= 60
     made._delivery.note_blocked()
     assert made.totals.waiting()["r"] >= 60
-    assert made.not_ready() == "waiting for clusters: cluster c: tail r: topic t is missing"
+    assert made.not_ready() == "waiting for cluster c: tail r: topic t is missing"
     with structlog.testing.capture_logs() as said:
         made._delivery.tell(made.totals.waiting())
         session.ready = True
