@@ -74,7 +74,7 @@ class DaemonSettings:
     """Seconds without any acknowledgement after which `run --once` gives up. What is acknowledged is kept. Counted from
     the moment all sources were found. While they are looked for, it also gives up after so many seconds in which none
     was found: let it be more than the 10 s that a run waits where new files are alike. It also gives up if positions
-    could not be stored for so many seconds. `drain_timeout` comes on top if lines are under way."""
+    could not be stored for so many seconds while it delivers. `drain_timeout` comes on top if lines are under way."""
     arena_bytes: Annotated[
         int, Expected(f"a multiple of {PAGE_BYTES}, at least {SMALLEST_ARENA_BYTES}", holds_an_arena)
     ] = 64 * 1024 * 1024

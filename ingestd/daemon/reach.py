@@ -48,7 +48,7 @@ class Reach:
         """The cluster answered."""
         silent = now - self._answered_at
         if self.reason is not None and (self._said is not None or silent >= OUTAGE):
-            self._log.info("cluster answers again", after_seconds=round(silent, 1), reason=self.reason)
+            self._log.info("cluster answers again", silent_seconds=round(silent, 1), reason=self.reason)
         self._answered_at = now
         self._said = None
         self.reachable = True

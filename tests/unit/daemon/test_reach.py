@@ -52,7 +52,7 @@ def test_its_return_is_said_with_how_long_it_took_and_only_if_its_silence_was(sa
     cluster.answered(123.5)
     cluster.answered(124.0)
     assert said[1:] == [
-        {"event": "cluster answers again", "log_level": "info", "after_seconds": 20.5, "reason": REFUSED}
+        {"event": "cluster answers again", "log_level": "info", "silent_seconds": 20.5, "reason": REFUSED}
     ]
     assert (cluster.reachable, cluster.reason, cluster.silent_for(200.0)) == (True, None, 0.0)
 
@@ -66,8 +66,8 @@ def test_an_outage_soon_after_another_one_is_said_at_its_end(said):
     cluster.answered(113.0)
     cluster.failed(UNRESOLVED, 121.0)
     cluster.answered(126.0)
-    assert [(event["event"], event.get("after_seconds"), event["reason"]) for event in said] == [
-        ("cluster does not answer", None, REFUSED),
+    assert [(event["event"], event["silent_seconds"], event["reason"]) for event in said] == [
+        ("cluster does not answer", 5.0, REFUSED),
         ("cluster answers again", 6.0, REFUSED),
         ("cluster answers again", 13.0, UNRESOLVED),
     ]
