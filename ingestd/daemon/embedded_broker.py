@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from ingestd.checks import address_text
 from ingestd.daemon.processes import ChildProcess, spawn
 from ingestd.daemon.state_files import write_whole
-from ingestd.errors import IngestdError
+from ingestd.errors import ConfigurationError, IngestdError
 from ingestd.logs import get_logger
 from ingestd.retry import Backoff, Deadline
 from ingestd.tasks import TaskOwner, end_task
@@ -49,10 +49,17 @@ class EmbeddedBroker:
         self.address = ""
 
     async def start(self) -> None:
-        """Start the broker and wait until it listens. Raises `IngestdError` when it does not."""
+        """Start the broker and wait until it listens.
+
+        Raises `ConfigurationError` if its data directory can not be created, `IngestdError` if it does not listen.
+        """
         settings = self._settings
         data = settings.data_directory(self._state)
-        data.mkdir(mode=0o700, parents=True, exist_ok=True)
+        try:
+            data.mkdir(mode=0o700, parents=True, exist_ok=True)
+        except OSError as error:
+            said = f"clusters.{settings.name}.data: {data} can not be created: {error.strerror}"
+            raise ConfigurationError(said) from error
         life, theirs = socket.socketpair()
         died: asyncio.Future[str] = asyncio.get_running_loop().create_future()
         with theirs:

@@ -11,7 +11,7 @@ import pytest
 from ingestd.daemon import embedded_broker
 from ingestd.daemon.configuration import ClusterSettings
 from ingestd.daemon.embedded_broker import EmbeddedBroker
-from ingestd.errors import DeadlineExceeded, IngestdError
+from ingestd.errors import ConfigurationError, DeadlineExceeded, IngestdError
 
 
 class Child:
@@ -146,3 +146,11 @@ async def test_a_process_that_can_not_be_made_now_is_tried_again(broker, monkeyp
     Child.made[0].die()
     await until(lambda: broker.restarts)
     await broker.close(embedded_broker.Deadline.after(1))
+
+
+async def test_a_data_directory_that_can_not_be_created_is_a_fault_of_the_configuration(broker, tmp_path):
+    # The daemon ended with 1, so that systemd started it again each second, for ever. Its `state` had the right code.
+    (tmp_path / "data").touch()
+    with pytest.raises(ConfigurationError, match=r"^clusters\.local\.data: /.*/data can not be created: File exists$"):
+        await broker.start()
+    assert not Child.made
