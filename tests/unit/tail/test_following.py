@@ -569,6 +569,32 @@ async def test_a_new_log_is_rotated_while_we_are_down_and_its_next_file_made_lat
     assert len(follower.texts) == 6
 
 
+@pytest.mark.parametrize(
+    ("name", "texts"),
+    [
+        *((f"api.log{end}", ("one",)) for end in (".3", "-20261201", ".old", ".bak", ".prev", "~", ".1.gz")),
+        *((name, ()) for name in ("api.log.save", "api.1.txt", "notes.1", "api.log.1.tar.gz")),
+    ],
+)
+async def test_a_new_log_is_known_by_a_rotations_name_alone(
+    follow: Any, tmp_path: Path, name: str, texts: tuple[str, ...]
+) -> None:
+    follower = follow("*.log")
+    append(tmp_path / "web.log", "known")
+    await follower.reads("known")
+    await follower.settle()
+    follower.stop()
+    data = gzip.compress(b"one\n") if name.endswith("gz") else b"one\n"
+    (tmp_path / name).write_bytes(data)
+    old = tmp_path / "old.log.1"  # unpacked with its time, say
+    append(old, "old")
+    os.utime(old, (0, 0))
+    follower.start()
+    await follower.settle()
+    await follower.reads("known", *texts)
+    assert not follower.losses
+
+
 async def test_a_new_log_behind_a_link_is_rotated_while_we_are_down(follow: Any, pods: Path) -> None:
     """The link led nowhere at the start. Of three rotated files, one that was looked at twice came first."""
     follower = follow("containers/*.log")
