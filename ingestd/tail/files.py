@@ -81,13 +81,21 @@ class Files:
     def _before(self, finder: TailFinder) -> Iterator[TailFinder]:
         return itertools.takewhile(lambda other: other is not finder, self._finders)
 
+    @property
+    def alone(self) -> bool:
+        """Whether there is one tail only."""
+        return len(self._finders) == 1
+
     def taker(self, path: str) -> TailFinder | None:
         """Which tail a new file at a path belongs to."""
-        takers = (finder for finder in self._finders if finder.matches(path) or finder.leads_to(path))
-        first = next(takers, None)
-        if first is None or first.matches(path) or first.reads(path):
-            return first
-        return next((finder for finder in takers if finder.reads(path)), first)
+        first = None
+        for finder in self._finders:
+            matches = finder.matches(path)
+            if matches or finder.leads_to(path):
+                if (matches and first is None) or finder.reads(path):
+                    return finder
+                first = first or finder
+        return first
 
     def taken_before(self, finder: TailFinder, path: str) -> bool:
         """Whether a new file at a path belongs to a tail before this one."""

@@ -547,7 +547,7 @@ class TailFinder:
     def log_at(self, path: str) -> str | None:
         """The log that a file made at this path is of: the path's own, or one that leads there through links."""
         log = path if self.matches(path) else self._ways.log_of(path)
-        return log if log is not None and self._files.taker(path) is self else None
+        return log if log is None or self._files.alone or self._files.taker(path) is self else None
 
     def known_log(self, path: str) -> Log | None:
         """The log at this path, if anything is known of one."""
