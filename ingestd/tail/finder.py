@@ -514,7 +514,8 @@ class TailFinder:
 
         if directories:
             written = await self._thread.ask(lambda: self._looks.made_since(directories, since, written=True))
-            await in_turns([path for path in written if self.log_at(path) is None], look)
+            # What the globs match is a log of its own, or compressed, and to be left alone.
+            await in_turns([path for path in written if not self._globs.matches(path)], look)
 
     async def _take_listed(self, found: Walk) -> None:
         if self.first_pass:  # whose a file is depends on where the links of the tails before this one lead
