@@ -20,7 +20,7 @@ SECONDS = 60
     ("tool", "written"),
     [
         (["topics", "list", "--output", "json"], b'{"there":1}\n'),
-        (["topics", "describe", "there", "--output", "table"], b"there: 1 partitions\n  0: offsets 0 to 1, leader 1, "),
+        (["topics", "describe", "there", "--output", "table"], b"there: 1 partition\n  0: offsets 0 to 1, leader 1, "),
         (["produce", "-t", "there"], b""),
         (["consume", "-t", "there", "-n", "1", "-f", "%s"], b"first"),
     ],
