@@ -8,8 +8,17 @@ import time
 
 import pytest
 from confluent_kafka import Consumer, Producer, TopicPartition
-from confluent_kafka.admin import ConfigResource, NewPartitions
-from harness.mirrors import caught_up, copied_to_the_end, positions, produce, records, runs_once, source_offset
+from confluent_kafka.admin import ConfigResource
+from harness.mirrors import (
+    caught_up,
+    copied_to_the_end,
+    positions,
+    produce,
+    produce_to,
+    records,
+    runs_once,
+    source_offset,
+)
 
 
 def test_records_arrive_as_they_were_whatever_their_codec(kafka, west, mirror, topic):
@@ -60,11 +69,8 @@ def test_topics_and_partitions_that_come_later_are_copied_from_their_beginning(k
     produce(kafka.servers, name, [b"new"])
     kafka.create_topic(f"{name}-later")
     produce(kafka.servers, f"{name}-later", [b"first"])
-    (grown,) = kafka.admin.create_partitions([NewPartitions(name, 3)]).values()
-    grown.result(10)
-    producer = Producer({"bootstrap.servers": kafka.servers})
-    producer.produce(name, b"third", partition=2)
-    assert producer.flush(30) == 0
+    kafka.add_partitions(name, 3)
+    produce_to(kafka.servers, name, 2, b"third")
     daemon.until(lambda: daemon.status()["routes"][0]["records"] == 3, "three records are copied", 30)
     assert daemon.stop() == 0
     assert [value for _, value, _, _ in records(west.servers, f"east.{name}")] == [b"new"]
@@ -116,10 +122,8 @@ def test_what_came_to_the_source_while_a_killed_host_was_away_is_copied(kafka, w
         added, partition = kafka.create_topic(f"{name}-later"), 0
     else:
         added, partition = name, 1
-        kafka.admin.create_partitions([NewPartitions(name, 2)])[name].result(10)
-    producer = Producer({"bootstrap.servers": kafka.servers})
-    producer.produce(added, b"new", partition=partition)
-    assert producer.flush(30) == 0
+        kafka.add_partitions(name, 2)
+    produce_to(kafka.servers, added, partition, b"new")
     daemon.start_ready()  # within its session: the group on the target does not rebalance by itself
     copied_to_the_end(daemon, 2)
     assert daemon.stop() == 0

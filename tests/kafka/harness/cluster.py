@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Self
 
 from confluent_kafka import KafkaException, TopicPartition
 from confluent_kafka.admin import AdminClient, OffsetSpec
-from confluent_kafka.cimpl import NewTopic
+from confluent_kafka.cimpl import NewPartitions, NewTopic
 
 from harness import reading
 from harness.jars import class_archive, kafka_jars, kept
@@ -360,15 +360,24 @@ class KafkaCluster:
             wanted = NewTopic(topic, len(replicas), replica_assignment=[*map(list, replicas)], config=settings)
         self.admin.create_topics([wanted], operation_timeout=10)[topic].result(timeout=ADMIN_SECONDS)
         self.wait_in_sync(topic)
-        # Metadata names a leader a moment before that node has made the log and knows that it leads.
-        numbers = range(partitions if replicas is None or isinstance(replicas, int) else len(replicas))
-        self._until(lambda: self._lead(topic, numbers), f"the leaders of {topic} lead")
+        self._until_led(topic, partitions if replicas is None or isinstance(replicas, int) else len(replicas))
         return topic
+
+    def add_partitions(self, topic: str, total: int) -> None:
+        """Have a topic so many partitions; their leaders lead."""
+        self.admin.create_partitions([NewPartitions(topic, total)], operation_timeout=10)[topic].result(ADMIN_SECONDS)
+        self._until_led(topic, total)
+        self.wait_in_sync(topic)
+
+    def _until_led(self, topic: str, partitions: int) -> None:
+        """Metadata names a leader a moment before that node has made the log and knows that it leads."""
+        self._until(lambda: self._lead(topic, range(partitions)), f"the leaders of {topic} lead")
 
     def _lead(self, topic: str, partitions: Iterable[int]) -> bool:
         """Whether each partition's leader answers as one. Raises `KafkaException` where one does not."""
         asked = {TopicPartition(topic, number): OffsetSpec.latest() for number in partitions}
-        for told in self.admin.list_offsets(asked, request_timeout=5).values():
+        admin = AdminClient({"bootstrap.servers": self.servers, "log_level": 0})  # one that has heard nothing before
+        for told in admin.list_offsets(asked, request_timeout=5).values():
             told.result(timeout=ADMIN_SECONDS)
         return True
 

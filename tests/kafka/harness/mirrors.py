@@ -9,7 +9,7 @@ import time
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from confluent_kafka import Consumer, Message, Producer, TopicPartition
+from confluent_kafka import Consumer, KafkaError, Message, Producer, TopicPartition
 
 from harness.cluster import KafkaCluster
 from harness.daemon import ConfiguredDaemon
@@ -29,6 +29,7 @@ __all__ = [
     "messages",
     "positions",
     "produce",
+    "produce_to",
     "records",
     "runs_once",
     "set_back",
@@ -90,12 +91,31 @@ def mirror(kafka: KafkaCluster, west: KafkaCluster, tmp_path: Path) -> Iterator[
 def produce(servers: str, topic: str, values: Iterable[bytes], *, partitions: int = 1, **settings: Any) -> None:
     """Records with keys, headers and times of their own."""
     producer = Producer({"bootstrap.servers": servers, "linger.ms": 20, **settings})
+    refused: list[str] = []
     for number, value in enumerate(values):
         producer.produce(
             topic, value, f"k{number}".encode(), partition=number % partitions,
-            timestamp=BEGAN + number, headers=[("h", str(number).encode())],
+            timestamp=BEGAN + number, headers=[("h", str(number).encode())], on_delivery=_noting(refused),
         )  # fmt: skip
-    assert producer.flush(30) == 0
+    assert (producer.flush(30), refused) == (0, [])
+
+
+def produce_to(servers: str, topic: str, partition: int, value: bytes) -> None:
+    """One record, of a value alone, to this partition."""
+    producer = Producer({"bootstrap.servers": servers})
+    refused: list[str] = []
+    producer.produce(topic, value, partition=partition, on_delivery=_noting(refused))
+    assert (producer.flush(30), refused) == (0, [])
+
+
+def _noting(refused: list[str]) -> Callable[[KafkaError | None, Message], None]:
+    """Have what is refused in this list: `flush` counts it as done."""
+
+    def note(error: KafkaError | None, message: Message) -> None:
+        if error is not None:
+            refused.append(f"{message.topic()}-{message.partition()}: {error}")
+
+    return note
 
 
 def messages(servers: str, topic: str, partition: int = 0, *, isolation: str = "read_committed") -> list[Message]:
@@ -112,9 +132,10 @@ def messages(servers: str, topic: str, partition: int = 0, *, isolation: str = "
         deadline = time.monotonic() + 30
         while time.monotonic() < deadline:
             for message in consumer.consume(1000, 0.05):  # waits so long unless it has all of them
-                if message.error() is not None:
+                if message.error() is None:
+                    found.append(message)
+                elif message.error().code() == KafkaError._PARTITION_EOF:
                     return found
-                found.append(message)
         raise TimeoutError(f"{topic}-{partition}: no end within 30 s, {len(found)} records")
     finally:
         consumer.close()
