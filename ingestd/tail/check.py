@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Final
 from ingestd.tail.globs import Globs
 from ingestd.tail.looks import LEADS_NOWHERE
 from ingestd.tail.rotation import codec_of
+from ingestd.tail.start import unfit_rotated
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -41,9 +42,10 @@ def _of_tail(route: TailRoute, owners: dict[tuple[int, int], str]) -> Iterator[s
     def trouble(thing: str, reason: str) -> None:
         troubles.append(f"{key}: {thing}: {reason}")
 
-    matched, left = False, 0
+    matched: list[str] = []
+    left = 0
     for entry in route.globs.walk(lambda _: None, trouble):
-        matched = True
+        matched += entry.path, os.path.realpath(entry.path)
         try:
             found = entry.stat()
         except OSError as error:
@@ -63,7 +65,7 @@ def _of_tail(route: TailRoute, owners: dict[tuple[int, int], str]) -> Iterator[s
         elif not os.access(entry.path, os.R_OK):
             yield f"{key}: {entry.path} can not be read by this user"
     yield from troubles
-    for glob, reason in route.rotated_globs.unfit():
+    for glob, reason in unfit_rotated(route, matched):
         yield f"tails.{route.name}.rotated: {glob}: {reason}"
     if left:
         left_alone, them = ("file that paths match is", "it") if left == 1 else ("files that paths match are", "them")

@@ -4,27 +4,32 @@ from __future__ import annotations
 
 import os
 import time
+from itertools import islice
 from typing import TYPE_CHECKING, Final
 
 from ingestd.logs import get_logger
+from ingestd.tail.globs import Globs
 from ingestd.tail.known import printable
-from ingestd.tail.rotation import possible_originals
+from ingestd.tail.rotation import family_of, names_of, possible_originals
 
 if TYPE_CHECKING:
-    from collections.abc import Collection
+    from collections.abc import Collection, Iterable, Iterator
 
     from ingestd.tail.log import Log
     from ingestd.tail.looks import Looks
     from ingestd.tail.route import TailRoute
     from ingestd.tail.thread import LookThread
 
-__all__ = ["NAMED_MOST", "found_before", "note_rotated", "tell_left_out", "warn_of_rotated"]
+__all__ = ["NAMED_MOST", "found_before", "note_rotated", "tell_left_out", "unfit_rotated", "warn_of_rotated"]
 
 NAMED_MOST: Final = 5
 """So many files are named in a line of the log that is about all of them."""
 
 _WRONG_AT_MOST: Final = 24 * 3600 * 10**9
 """ns. A clock that is set back was ahead by less: by some hours, if it was set to the time of another time zone."""
+
+_ROTATED_MOST: Final = 1000
+"""So many files that an entry of `rotated` matches are looked at, to see whether its names fit."""
 
 _log = get_logger(__name__)
 
@@ -74,11 +79,24 @@ async def note_rotated(route: TailRoute, logs: Collection[Log], looks: Looks, th
                     log.rotated = True
 
 
-async def warn_of_rotated(route: TailRoute, thread: LookThread) -> None:
+def unfit_rotated(route: TailRoute, logs: Iterable[str]) -> Iterator[tuple[str, str]]:
+    """Entries of `rotated` that lead to nothing, or to files none of which is called as one of these logs; and why."""
+    yield from route.rotated_globs.unfit()
+    names = {each for name in map(os.path.basename, logs) for each in (name, family_of(name))}
+    for glob in route.rotated if names else ():
+        matched = Globs([glob], ()).walk(lambda _: None, lambda *_: None)
+        files = [*islice((each.path for each in matched if each.is_file()), _ROTATED_MOST)]
+        if files and all(names.isdisjoint((*names_of(path), family_of(os.path.basename(path)))) for path in files):
+            like = "with a number, a date, old, bak, prev or ~ added"
+            missed = "what is made and moved there while the daemon is down is missed"
+            yield glob, f"no file that it matches is called as a log of this tail {like}, as {files[0]}: {missed}"
+
+
+async def warn_of_rotated(route: TailRoute, logs: Iterable[str], thread: LookThread) -> None:
     """A mistake in `rotated` shows only once lines are lost."""
-    for glob, reason in await thread.ask(lambda: [*route.rotated_globs.unfit()]):
-        entry = {"rotated": printable(glob), "reason": reason}
-        _log.warning("an entry of rotated can match no file", route=route.name, **entry)
+    for glob, reason in await thread.ask(lambda: [*unfit_rotated(route, logs)]):
+        entry = {"rotated": printable(glob), "reason": printable(reason)}
+        _log.warning("rotated files are not found as configured", route=route.name, **entry)
 
 
 def tell_left_out(route: TailRoute, logs: Collection[Log]) -> None:

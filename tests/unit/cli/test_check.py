@@ -288,6 +288,30 @@ def test_where_rotated_files_can_not_be_is_said(warned: Callable[[str], list[str
     ]
 
 
+@pytest.mark.parametrize(
+    ("log", "rotated", "fits"),
+    [
+        ("app.log", "2026-12-01.1", False),
+        ("app.log", "app.log.save", False),
+        ("app.log", "app.log", True),
+        ("app.log", "app.log-20261201.gz", True),
+        ("app-2026-12-01.log", "app-2026-11-30.log", True),
+        ("current", "@400000006917a2b512345678.s", True),
+    ],
+)
+def test_rotated_files_that_have_no_names_of_logs_are_said(
+    warned: Callable[[str], list[str]], logs: Path, log: str, rotated: str, fits: bool
+) -> None:
+    (logs / "old").mkdir()
+    (logs / "old" / "another.log.1").touch()
+    (logs / "old" / rotated).touch()
+    (logs / log).touch()
+    warnings = warned(tail("one", logs / log) + f'rotated = ["{logs}/old/*"]\n')
+    assert [each.partition(" is called as ")[0] for each in warnings] == (
+        [] if fits else [f"tails.one.rotated: {logs}/old/*: no file that it matches"]
+    )
+
+
 def test_a_directory_without_space_for_what_is_written_there_is_said(
     warned: Callable[..., list[str]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

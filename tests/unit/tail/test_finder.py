@@ -365,6 +365,22 @@ async def test_that_the_kernel_dropped_events_is_counted_each_time_and_said_once
     assert follower.overflows == 4
 
 
+async def test_rotated_files_that_have_no_names_of_logs_are_said_at_a_start(follow: Any, tmp_path: Path) -> None:
+    append(tmp_path / "a.log", "one")
+    follower = follow(str(tmp_path / "a.log"), rotated=(f"{tmp_path}/old/*",))
+    with structlog.testing.capture_logs() as logs:
+        await follower.reads("one")
+    assert [event["reason"].rpartition(": ")[0] for event in logs if "rotated" in event] == ["no file matches it yet"]
+    (tmp_path / "old").mkdir()
+    append(tmp_path / "old/2026.1", "two")
+    with structlog.testing.capture_logs() as logs:
+        follower.restart()
+        await follower.settle()
+    (said,) = [event for event in logs if "rotated" in event]
+    assert said["reason"].startswith("no file that it matches is called as a log")
+    assert f"as {tmp_path}/old/2026.1" in said["reason"]
+
+
 # Where to start
 
 
