@@ -317,10 +317,12 @@ class LineRunner:
     def _pump(self, queue: LaneQueue) -> None:
         """Fill slabs from sources that are ready, as long as there is room and an encoder is free."""
         for _ in range(SLABS_PER_PUMP):
-            if self._stopped or self._draining or not queue.due:
+            if self._stopped or not queue.due:
                 return
             if not queue.ready:
                 queue.due = False
+                if self._draining:
+                    self._news.settled()
                 return
             # While starved nothing more is read: pages that come back are for slabs that are half encoded.
             if self.starved or self._encoding_now >= self._encoding.capacity:
@@ -578,18 +580,27 @@ class LineRunner:
             self._give_up(held.assignment.found.source)
 
     def drain(self) -> None:
-        """Stop reading. What was read goes on to its end."""
+        """Stop reading, but for what nobody can read later: what there is now of deleted files."""
         self._draining = True
         self._opener.drain()
         for queue in self._lanes.values():
-            if queue.timer is not None:
-                queue.timer.cancel()
-                queue.timer = None
+            for held in queue.ready:
+                held.queued = False
+            queue.ready.clear()
+        if self._stopped or not self._partitions():
+            return
+        for held in self._sources.values():
+            if held.source is not None and held.source.deleted and held.source.unread:
+                held.queued = True
+                held.lane.ready.append(held)
+                self._make_due(held.lane)
 
     @property
     def settled(self) -> bool:
         """Whether everything that was read is acknowledged or given up. After `drain`: whether it is drained."""
-        return not self._given_up and all(held.progress.settled for held in self._sources.values())
+        if self._given_up or (self._draining and any(queue.ready for queue in self._lanes.values())):
+            return False
+        return all(held.progress.settled for held in self._sources.values())
 
     @property
     def unacknowledged(self) -> Unacknowledged:

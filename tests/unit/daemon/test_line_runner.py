@@ -611,6 +611,42 @@ async def test_a_draining_runner_reads_no_more_and_settles():
         assert made.positions["a"] == read
 
 
+async def test_a_draining_runner_reads_deleted_sources_to_their_ends():
+    # Lines that were written a moment before a file was deleted, and that before SIGTERM, were lost.
+    texts = {"a": lines("a", 20_000, 200), "b": lines("b", 20_000, 200), "quiet": lines("quiet", 1, 10)}
+    async with bench(TextRoute(texts, lanes={"a": Lane(0), "b": Lane(0), "quiet": Lane(1)})) as made:
+        for name in texts:
+            made.assign(name)
+        await made.turn()
+        for name in ("a", "quiet"):
+            made.route.opened[name].path = None
+        more = b"the last line\n"
+        made.route.opened["quiet"].text += more
+        left = made.route.opened["b"].at
+        made.runner.drain()
+        assert not made.runner.settled
+        while made.encoding.jobs or made.broker.waiting:
+            while made.encoding.jobs:
+                made.encoding.finish(0)
+            while made.broker.waiting:
+                made.broker.acknowledge(0)
+            await made.turn()
+        assert made.runner.settled
+        assert made.news.events[-1] == ("settled",)
+        assert made.runner.unacknowledged == Unacknowledged(0, 0)
+        ends = {"a": len(texts["a"]), "b": left, "quiet": len(texts["quiet"] + more)}
+        assert made.positions == ends
+
+
+async def test_a_draining_runner_does_not_wait_for_a_topic():
+    async with bench(TextRoute({"a": lines("a", 10, 10)}), partitions=0) as made:
+        made.assign("a")
+        await made.turn()
+        made.route.opened["a"].path = None
+        made.runner.drain()
+        assert made.runner.settled
+
+
 @pytest.mark.parametrize("quiet", [1, 50])
 async def test_a_hot_source_does_not_keep_others_waiting(quiet):
     texts = {"hot": lines("hot", 20_000, 200)} | {f"q{n}": f"q{n} 0\n".encode() for n in range(quiet)}
