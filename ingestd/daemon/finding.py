@@ -33,6 +33,9 @@ PROGRESS_INTERVAL: Final = 3.0
 LONGEST_PROGRESS_INTERVAL: Final = 600.0
 """The most seconds between two of them."""
 
+REST: Final = 0.5
+"""Seconds that a stop waits, at most, until what happened before it is looked at."""
+
 _NAMED_MOST: Final = 5
 """So many names are in a line of the log."""
 
@@ -138,6 +141,12 @@ class Finding:
         while not await self.finished_within(interval.next_delay()):
             self._log.info("finding sources", found=self.count, routes=self.unfinished)
         self._log.info("sources found", sources=self.count, seconds=round(time.monotonic() - began, 3))
+
+    async def rest(self) -> None:
+        """Before a stop: have finders look at what happened before it, for at most `REST` seconds."""
+        found = [intake.rest() for name, intake in self._intakes.items() if name in self._scanned]
+        with suppress(DeadlineExceeded):
+            await Deadline.after(REST).wait_for(asyncio.gather(*found), "a look at what happened last")
 
     @property
     def count(self) -> int:

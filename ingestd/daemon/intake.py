@@ -146,6 +146,10 @@ class Intake:
         if forgotten:
             self._log.info("old positions forgotten", sources=forgotten)
 
+    async def rest(self) -> None:
+        """See `ingestd.daemon.source.Finder.rest`."""
+        await self._finder.rest()
+
     def moved(self) -> None:
         """Positions of its sources moved, and are about to be stored."""
         self._finder.moved()

@@ -445,6 +445,10 @@ class Finder(Protocol):
         """Positions of its sources moved, and are about to be stored."""
         ...
 
+    async def rest(self) -> None:
+        """Before a stop: wait until what happened before this call is looked at. The caller may lose its patience."""
+        ...
+
     def ended(self, found: Found, end: End) -> None:
         """A worker reports that this source is finished. `found` has its newest position and detail, which are stored.
 

@@ -382,6 +382,8 @@ class Supervisor:
         deadline = self._drain_deadline = Deadline.after(self._configuration.daemon.drain_timeout)
         self._draining = True
         self._log.info("draining", within=self._configuration.daemon.drain_timeout)
+        if not self._once:
+            await self._finding.rest()
         await self._tasks.close()
         self._left = await self._workers.drain(deadline)
         for route, left in self._left.routes.items():

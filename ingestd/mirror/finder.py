@@ -139,6 +139,9 @@ class MirrorFinder:
     def moved(self) -> None:
         """See `Finder`. It waits for nothing to be stored."""
 
+    async def rest(self) -> None:
+        """See `Finder`. What comes is copied by the next run, too."""
+
     def ended(self, found: Found, end: End) -> None:
         """See `Finder`. Its position is committed already."""
 

@@ -69,6 +69,9 @@ _SPARE_MOST: Final = 5.0
 _LOOKS_BEFORE_READING: Final = 5
 _ROUNDS: Final = 5
 
+_REST_LOOK: Final = 0.01
+"""Seconds between two looks whether there is nothing left to look at, before a stop."""
+
 _UNSEEN_MOST: Final = 256
 """So many logs without a file are kept only because files of theirs may be there unseen."""
 
@@ -344,6 +347,21 @@ class TailFinder:
                 self._due.woken.clear()  # what came meanwhile may wait for more
         finally:
             self.close()
+
+    async def rest(self) -> None:
+        """See `ingestd.daemon.source.Finder.rest`. A file may have come and gone just before a stop."""
+        await self._without_news()
+        self._news.hear()
+        self._due.woken.set()
+        await self._without_news()
+
+    async def _without_news(self) -> None:
+        def is_busy() -> bool:
+            return not self._resting or bool(self._due or self._vanished) or self._names.moving
+
+        # A stop is rare. What it waits for changes in many places.
+        while is_busy() or self._due.woken.is_set():  # noqa: ASYNC110
+            await asyncio.sleep(_REST_LOOK)
 
     def close(self) -> None:
         """Give up watches and thread. Safe to call twice."""

@@ -74,6 +74,9 @@ class FakeRoute:
     async def run(self, sources):
         await asyncio.Event().wait()
 
+    async def rest(self):
+        pass
+
     def moved(self):
         self.told_before.append(self.said[0].latest(self.found[0].source))
 

@@ -290,6 +290,19 @@ async def test_a_copy_that_is_compressed_before_anybody_looked_is_read(follow: A
     assert not follower.losses
 
 
+async def test_what_came_and_went_just_before_a_stop_is_said(follow: Any, log: Any) -> None:
+    """Events wait for 0.1 s before they are heard. Of what they told then, nobody ever knew: silent losses."""
+    follower = follow("*.log")
+    append(log, "one")
+    await follower.settle()
+    news = [log.with_name(f"b{number}.log") for number in range(10)]
+    for each in news:
+        append(each, "never seen")
+        each.unlink()
+    await asyncio.wait_for(follower.finder.rest(), 10)
+    assert {(loss.thing, loss.reason) for loss in follower.losses} == {(str(each), "vanished") for each in news}
+
+
 async def test_a_generation_that_came_and_went_for_good_is_said(follow: Any, log: Any) -> None:
     follower = follow("a.log")
     append(log, "one")
