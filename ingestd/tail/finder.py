@@ -11,7 +11,6 @@ import os
 import sys
 import time
 from functools import partial
-from itertools import chain
 from typing import TYPE_CHECKING, Final, TypeVar
 
 from ingestd.daemon.source import Found, Loss, StoredPosition, WrongDetail
@@ -269,6 +268,7 @@ class TailFinder:
             if log.generations[-1].known.modified > self._new_since:
                 self.apply(log, Missed(self._new_since))
         await note_rotated(route, logs, self._looks, self._thread, self._new_since)
+        await warn_of_rotated(route, logs, self._thread)
         await self._pass()
         if self._new_since:
             await self._look_for_rotated(self._directories.stamps.keys() | self._ways.directories, self._new_since)
@@ -282,7 +282,6 @@ class TailFinder:
         self.first_pass, self._new_since = False, 0
         self._tell_all_found()
         tell_left_out(route, self._logs.values())
-        await warn_of_rotated(route, {*self._logs, *chain(*self._ways.through.values())}, self._thread)
         if self.once:  # no later pass looks for lines that came late
             self._look_at_finished()
             await self._settle(_ROUNDS)

@@ -92,9 +92,10 @@ def unfit_rotated(route: TailRoute, logs: Iterable[str]) -> Iterator[tuple[str, 
             yield glob, f"no file that it matches is called as a log of this tail {like}, as {files[0]}: {missed}"
 
 
-async def warn_of_rotated(route: TailRoute, logs: Iterable[str], thread: LookThread) -> None:
+async def warn_of_rotated(route: TailRoute, logs: Collection[Log], thread: LookThread) -> None:
     """A mistake in `rotated` shows only once lines are lost."""
-    for glob, reason in await thread.ask(lambda: [*unfit_rotated(route, logs)]):
+    known = {path for log in logs for path in (log.path, *(each.known.path for each in log.generations))}
+    for glob, reason in await thread.ask(lambda: [*unfit_rotated(route, known)]):
         entry = {"rotated": printable(glob), "reason": printable(reason)}
         _log.warning("rotated files are not found as configured", route=route.name, **entry)
 
