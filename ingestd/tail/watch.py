@@ -132,6 +132,10 @@ class Inotify:
     def __contains__(self, key: Hashable) -> bool:
         return key in self._watches
 
+    def has(self, key: Hashable, watch: int) -> bool:
+        """Whether a key is watched by this watch, and not by one of something else that had its path."""
+        return self._watches.get(key) == watch
+
     @property
     def keys(self) -> frozenset[Hashable]:
         """All keys that are watched."""

@@ -122,8 +122,11 @@ class Watches:
         return self._stream is not None and directory not in self._stream
 
     def new(self, entered: Round) -> set[str]:
-        """Directories of a round that were not watched before it."""
-        return {directory for directory in entered.watched if self.lacks(directory)}
+        """Directories of a round that were not watched before it. One that was made anew has another watch."""
+        stream = self._stream
+        if stream is None:
+            return set()
+        return {directory for directory, watch in entered.watched.items() if not stream.has(directory, watch)}
 
     def round(self) -> Round:
         """Begin to watch directories in a thread; `register` is to be called afterwards."""

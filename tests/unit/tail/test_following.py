@@ -290,6 +290,28 @@ async def test_a_copy_that_is_compressed_before_anybody_looked_is_read(follow: A
     assert not follower.losses
 
 
+@pytest.mark.parametrize("away", [0.0, 0.5])
+async def test_a_log_is_read_that_was_rotated_unseen_in_a_directory_that_was_made_anew(
+    follow: Any, tmp_path: Path, away: float
+) -> None:
+    """The directory may have the path and the inode number of the one before: 3 of 10 such logs were lost, unsaid."""
+    directories = [tmp_path / f"d{number}" for number in range(10)]
+    for directory in directories:
+        directory.mkdir()
+        append(directory / "a.log", f"old {directory.name}")
+    follower = follow("*/a.log")
+    await follower.settle()
+    for directory in directories:
+        shutil.rmtree(directory)
+        await asyncio.sleep(away / 10)
+        directory.mkdir()
+        append(directory / "a.log", f"new {directory.name}")
+        (directory / "a.log").rename(directory / "a.log.1")
+        await asyncio.sleep(0.03)
+    lines = [f"{age} {directory.name}" for directory in directories for age in ("old", "new")]
+    await follower.reads(*lines, ordered=False)
+
+
 async def test_what_came_and_went_just_before_a_stop_is_said(follow: Any, log: Any) -> None:
     """Events wait for 0.1 s before they are heard. Of what they told then, nobody ever knew: silent losses."""
     follower = follow("*.log")
