@@ -584,6 +584,9 @@ class LineRunner:
         self._draining = True
         self._opener.drain()
         for queue in self._lanes.values():
+            if queue.timer is not None:
+                queue.timer.cancel()
+                queue.timer = None
             for held in queue.ready:
                 held.queued = False
             queue.ready.clear()

@@ -254,6 +254,14 @@ class Bench:
             await asyncio.sleep(0.001)
         self.collect()
 
+    async def deliver_all(self):
+        while self.encoding.jobs or self.broker.waiting:
+            while self.encoding.jobs:
+                self.encoding.finish(0)
+            while self.broker.waiting:
+                self.broker.acknowledge(0)
+            await self.turn()
+
 
 @asynccontextmanager
 async def bench(route, pages=64, partitions=2):
@@ -599,12 +607,7 @@ async def test_a_draining_runner_reads_no_more_and_settles():
         await made.turn()
         made.runner.drain()
         read = made.counters.bytes_read
-        while made.encoding.jobs or made.broker.waiting:
-            while made.encoding.jobs:
-                made.encoding.finish(0)
-            while made.broker.waiting:
-                made.broker.acknowledge(0)
-            await made.turn()
+        await made.deliver_all()
         assert made.counters.bytes_read == read < len(text)
         assert made.runner.settled
         assert made.runner.unacknowledged == Unacknowledged(0, 0)
@@ -625,12 +628,7 @@ async def test_a_draining_runner_reads_deleted_sources_to_their_ends():
         left = made.route.opened["b"].at
         made.runner.drain()
         assert not made.runner.settled
-        while made.encoding.jobs or made.broker.waiting:
-            while made.encoding.jobs:
-                made.encoding.finish(0)
-            while made.broker.waiting:
-                made.broker.acknowledge(0)
-            await made.turn()
+        await made.deliver_all()
         assert made.runner.settled
         assert made.news.events[-1] == ("settled",)
         assert made.runner.unacknowledged == Unacknowledged(0, 0)
