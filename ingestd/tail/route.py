@@ -94,9 +94,9 @@ class TailRoute:
     is not read on; how far it was read is kept."""
     rotated: tuple[_Glob, ...] = ()
     """Absolute globs of files that logs are moved to when they are rotated, as in `/var/log/old/*`. Moves that the
-    daemon sees are followed anyway; these are looked through for what was moved while it was down. What is not a
-    rotation of a followed log is not read: what was known, whatever it is called now; what also came while the daemon
-    was down, if it has the log's name, with a number, a date, `old`, `bak`, `prev` or `~` added."""
+    daemon sees are followed anyway; these are looked through for what was moved while it was down. Only rotations
+    of followed logs are read: files that were known, whatever they are called now; and files that were also made while
+    the daemon was down, if they have the log's name, with a number, a date, `old`, `bak`, `prev` or `~` added."""
     compressed: Literal["skip", "read"] = "skip"
     """Whether files that `paths` match and whose names end in .gz, .bz2, .xz, .zst or .lz4 are read. What was
     compressed after a part of it was read is read on in any case. A compressed file that changes after it was read is

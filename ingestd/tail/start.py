@@ -88,8 +88,9 @@ def unfit_rotated(route: TailRoute, logs: Iterable[str]) -> Iterator[tuple[str, 
         files = [*islice((each.path for each in matched if each.is_file()), _ROTATED_MOST)]
         if files and all(names.isdisjoint((*names_of(path), family_of(os.path.basename(path)))) for path in files):
             like = "with a number, a date, old, bak, prev or ~ added"
-            missed = "what is made and moved there while the daemon is down is missed"
-            yield glob, f"no file that it matches is called as a log of this tail {like}, as {files[0]}: {missed}"
+            missed = "a log that is made, and moved there, while the daemon is down is missed"
+            first = f"the first of them stands there as {files[0]}"
+            yield glob, f"no file that it matches is called as a log of this tail {like} ({first}): {missed}"
 
 
 async def warn_of_rotated(route: TailRoute, logs: Collection[Log], thread: LookThread) -> None:
